@@ -1,0 +1,208 @@
+"""Every option of a run. Flags, JSON keys, ``--help`` and docs/config.md are generated from these classes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from megatron_ds.config.option import OptionBlock, option
+
+
+class ModelConfig(OptionBlock):
+    """Architecture of the model. Says nothing about how it is cut or trained."""
+
+    num_layers: int = option(..., "Number of transformer layers.", ge=1)
+    hidden_size: int = option(..., "Width of the residual stream.", ge=1)
+    num_attention_heads: int = option(..., "Number of attention heads.", ge=1)
+    seq_length: int = option(..., "Tokens in one training sample.", ge=1)
+    ffn_hidden_size: int | None = option(None, "Width inside the MLP; 4 x hidden size when not given.", ge=1)
+    max_position_embeddings: int | None = option(
+        None, "Number of learned positions; the sequence length when not given.", ge=1
+    )
+    vocab_size: int | None = option(
+        None, "Number of token ids in use; taken from the tokenizer when not given.", ge=1
+    )
+    make_vocab_size_divisible_by: int = option(
+        128, "The vocabulary is padded to a multiple of this x the tensor-parallel size. Padding never enters the loss.", ge=1
+    )
+    untie_embeddings_and_output_weights: bool = option(
+        False, "Gives the output head its own weights instead of the word embeddings'."
+    )
+    hidden_dropout: float = option(0.1, "Dropout after the embeddings, the attention and the MLP.", ge=0, lt=1)
+    attention_dropout: float = option(0.1, "Dropout of the attention probabilities.", ge=0, lt=1)
+    init_method_std: float = option(0.02, "Standard deviation of the initial weights.", gt=0)
+    layernorm_epsilon: float = option(1e-5, "Epsilon of the layer norms.", gt=0)
+
+    @property
+    def ffn_size(self) -> int:
+        """Width inside the MLP."""
+        return self.ffn_hidden_size if self.ffn_hidden_size is not None else 4 * self.hidden_size
+
+    @property
+    def num_positions(self) -> int:
+        """Number of learned positions."""
+        return self.max_position_embeddings if self.max_position_embeddings is not None else self.seq_length
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    def padded_vocab_size(self, tp_size: int) -> int:
+        """The vocabulary size rounded up to a multiple of ``make_vocab_size_divisible_by`` x `tp_size`."""
+        assert self.vocab_size is not None, "the vocabulary size is resolved before a model is built"
+        multiple = self.make_vocab_size_divisible_by * tp_size
+        return (self.vocab_size + multiple - 1) // multiple * multiple
+
+
+class ParallelConfig(OptionBlock):
+    """How the model and the batch are spread over processes."""
+
+    tensor_model_parallel_size: int = option(
+        1, "Processes that share each layer (TP).", aliases=("--model-parallel-size",), ge=1
+    )
+    pipeline_model_parallel_size: int = option(
+        1, "Pipeline stages (PP).", aliases=("--pipe-parallel-size",), ge=1
+    )
+    zero_stage: Literal[0, 1, 2, 3] | None = option(
+        None,
+        "DeepSpeed ZeRO stage. Not given: 0 for fp32 without a pipeline, else 1. Stages 2 and 3 need a pipeline size of 1.",
+    )
+    pp_partition_method: str = option(
+        "type:transformer",
+        "How layers are dealt to pipeline stages: `type:REGEX` (even counts of layers whose class name matches), "
+        "`parameters` or `uniform`.",
+    )
+    distributed_timeout_minutes: float = option(10.0, "How long a collective may wait before the run ends.", gt=0)
+
+
+class DataConfig(OptionBlock):
+    """What is read, and how text became tokens."""
+
+    data_path: list[str] = option(
+        [], "One prefix of .bin/.idx files, or weight/prefix pairs: `0.3 code_text_document 0.7 web_text_document`."
+    )
+    split: str = option("969,30,1", "Shares of the documents for training, validation and test.")
+    data_cache_path: str | None = option(
+        None, "Folder for the sample indices; beside the data files when not given."
+    )
+    num_workers: int = option(0, "Background processes of the data loader.", ge=0)
+    tokenizer_type: (
+        Literal["HFTokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer", "ByteTokenizer", "NullTokenizer"] | None
+    ) = option(
+        None,
+        "Kind of tokenizer. `PretrainedFromHF` and `GPTSentencePieceTokenizer` are accepted as older names.",
+    )
+    tokenizer_name_or_path: str | None = option(
+        None, "HFTokenizer: a folder, a tokenizer.json, or a hub name.", aliases=("--tokenizer-name",)
+    )
+    tokenizer_model: str | None = option(None, "SentencePieceTokenizer: the .model file.")
+    vocab_file: str | None = option(None, "GPT2BPETokenizer: vocab.json.")
+    merge_file: str | None = option(None, "GPT2BPETokenizer: merges.txt.", aliases=("--merges-file",))
+
+
+class TrainingConfig(OptionBlock):
+    """Batches, number of steps, precision, evaluation."""
+
+    micro_batch_size: int = option(..., "Samples in one forward pass of one process.", ge=1)
+    global_batch_size: int | None = option(
+        None, "Samples in one optimizer step, over all processes. Not given: micro-batch size x data-parallel size.", ge=1
+    )
+    train_iters: int = option(..., "Optimizer steps in the whole run.", ge=0)
+    eval_interval: int = option(1000, "Steps between evaluations.", ge=1)
+    eval_iters: int = option(100, "Global batches in one evaluation; 0 turns evaluation off.", ge=0)
+    seed: int = option(1234, "Seed of the initial weights, the order of samples, and dropout.", ge=0)
+    bf16: bool = option(False, "Trains in bfloat16, with fp32 masters and fp32 gradient accumulation.")
+    fp16: bool = option(False, "Trains in float16 with loss scaling (CUDA only).")
+    loss_scale: float = option(0.0, "fp16: a fixed loss scale; 0 means a dynamic one.", ge=0)
+    initial_loss_scale: float = option(65536.0, "fp16: first value of the dynamic loss scale, a power of two.", ge=1)
+    min_loss_scale: float = option(1.0, "fp16: the least dynamic loss scale.", gt=0)
+    loss_scale_window: int = option(1000, "fp16: steps without overflow before the scale doubles.", ge=1)
+    hysteresis: int = option(2, "fp16: overflows that are tolerated before the scale halves.", ge=1)
+    checkpoint_activations: bool = option(
+        False,
+        "Recomputes each transformer layer in the backward pass instead of keeping its activations.",
+        aliases=("--recompute-activations", "--deepspeed-activation-checkpointing"),
+    )
+
+    @property
+    def precision(self) -> Literal["fp32", "bf16", "fp16"]:
+        """The dtype that the layers compute in."""
+        return "bf16" if self.bf16 else "fp16" if self.fp16 else "fp32"
+
+
+class OptimizerConfig(OptionBlock):
+    """AdamW, its learning-rate schedule and gradient clipping."""
+
+    lr: float = option(..., "Peak learning rate.", ge=0)
+    min_lr: float = option(0.0, "Learning rate at the end of the decay.", ge=0)
+    lr_decay_style: Literal["constant", "linear", "cosine"] = option("linear", "Shape of the decay after warm-up.")
+    lr_decay_iters: int | None = option(None, "Step at which the decay ends; train_iters when not given.", ge=1)
+    lr_warmup_iters: int = option(0, "Steps of linear warm-up.", aliases=("--warmup-iters",), ge=0)
+    lr_warmup_fraction: float | None = option(
+        None, "Warm-up as a share of the decay steps, instead of --lr-warmup-iters.", ge=0, le=1
+    )
+    weight_decay: float = option(0.01, "Decoupled weight decay of matrices; biases and norms have none.", ge=0)
+    adam_beta1: float = option(0.9, "Adam's first beta.", ge=0, lt=1)
+    adam_beta2: float = option(0.999, "Adam's second beta.", ge=0, lt=1)
+    adam_eps: float = option(1e-8, "Adam's epsilon.", gt=0)
+    clip_grad: float = option(1.0, "Largest global gradient norm; 0 turns clipping off.", ge=0)
+
+
+class CheckpointConfig(OptionBlock):
+    """Where the run is saved and what it starts from."""
+
+    save: str | None = option(None, "Folder for checkpoints, metrics.jsonl and the resolved configs.")
+    load: str | None = option(None, "Folder of checkpoints to go on from.")
+    save_interval: int | None = option(
+        None, "Steps between checkpoints. The last step is always saved when --save is given.", ge=1
+    )
+    allow_fresh_start: bool = option(
+        False, "Starts from step 0 when --load finds no checkpoint, instead of stopping with an error."
+    )
+
+
+class LoggingConfig(OptionBlock):
+    """What is reported and where."""
+
+    log_interval: int = option(10, "Steps between log lines and lines of metrics.jsonl.", ge=1)
+    tensorboard_dir: str | None = option(None, "Also writes TensorBoard events here ([tensorboard] extra).")
+    wandb_project: str | None = option(None, "Also logs to this Weights & Biases project ([wandb] extra).")
+    wandb_exp_name: str | None = option(None, "Name of the Weights & Biases run.")
+
+
+class RunConfig(OptionBlock):
+    """One whole run, resolved and checked. Built once, then passed down in parts."""
+
+    model: ModelConfig
+    parallel: ParallelConfig
+    data: DataConfig
+    training: TrainingConfig
+    optimizer: OptimizerConfig
+    checkpoint: CheckpointConfig
+    logging: LoggingConfig
+    world_size: int = option(1, "Number of processes, as the launcher says.", ge=1)
+
+    @property
+    def dp_size(self) -> int:
+        """Data-parallel size: processes / (TP x PP)."""
+        parallel = self.parallel
+        return self.world_size // (parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples in one optimizer step."""
+        given = self.training.global_batch_size
+        return given if given is not None else self.training.micro_batch_size * self.dp_size
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches that one data-parallel replica runs in one step (gradient accumulation steps)."""
+        return self.global_batch_size // (self.training.micro_batch_size * self.dp_size)
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage in force."""
+        if self.parallel.zero_stage is not None:
+            return self.parallel.zero_stage
+        plain = self.training.precision == "fp32" and self.parallel.pipeline_model_parallel_size == 1
+        return 0 if plain else 1

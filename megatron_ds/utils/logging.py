@@ -1,0 +1,36 @@
+"""Logging that knows its rank: code calls `logger.info`, the filter decides who prints."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+logger = logging.getLogger("megatron_ds")
+
+
+class _RankFilter(logging.Filter):
+    """Lets information pass on rank 0 only, and warnings and errors on every rank (with the rank's number)."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.rank = f"[rank {self.rank}] " if self.rank else ""
+        return self.rank == 0 or record.levelno >= logging.ERROR
+
+
+def set_up_logging(rank: int | None = None, level: int = logging.INFO) -> None:
+    """Sends the package's messages to standard output, from rank 0 only below the level of errors.
+
+    Args:
+        rank: this process's rank; taken from the environment's ``RANK`` when None (0 when unset).
+        level: the least level that is printed.
+    """
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(rank)s%(message)s"))
+    handler.addFilter(_RankFilter(int(os.environ.get("RANK", "0")) if rank is None else rank))
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(level)
