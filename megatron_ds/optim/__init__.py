@@ -1,0 +1,1 @@
+"""The optimizer: its parameter groups and its learning-rate schedule."""

@@ -1,0 +1,236 @@
+"""What a run reports: one record per logged step and per evaluation, as a log line and as a line of metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from megatron_ds.utils.logging import logger
+
+METRICS_FILE = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One logged optimizer step. The fields are the keys of metrics.jsonl; None means "does not exist here".
+
+    Attributes:
+        step: number of the optimizer step, from 1.
+        consumed_samples: samples seen since the start of the run, this step included.
+        consumed_tokens: the same in tokens.
+        lm_loss: token-weighted mean loss of this step's global batch, in nats per token.
+        grad_norm: global gradient norm before clipping; not finite when fp16 overflowed.
+        learning_rate: what this step used.
+        loss_scale: fp16's loss scale; None in fp32 and bf16.
+        skipped: steps without an update (fp16 overflow) since the last logged step.
+        step_seconds: mean wall-clock time of a step since the last logged step.
+        tokens_per_second: over all processes.
+        tokens_per_second_per_gpu: per process.
+        model_tflops_per_gpu: model operations per second and process, in units of 1e12 (see `training.flops`).
+        mfu: share of the GPU's peak, 0 to 1; None on CPU.
+        peak_memory_gib: most GPU memory in use so far, in GiB; None on CPU.
+    """
+
+    step: int
+    consumed_samples: int
+    consumed_tokens: int
+    lm_loss: float
+    grad_norm: float
+    learning_rate: float
+    loss_scale: float | None
+    skipped: int
+    step_seconds: float
+    tokens_per_second: float
+    tokens_per_second_per_gpu: float
+    model_tflops_per_gpu: float
+    mfu: float | None
+    peak_memory_gib: float | None
+
+    def scalars(self) -> dict[str, float]:
+        """The values for monitors, without the step and without what does not exist here."""
+        return {f"train/{key}": value for key, value in asdict(self).items() if key != "step" and value is not None}
+
+
+@dataclass(frozen=True)
+class EvalMetrics:
+    """One evaluation. The fields are the keys of metrics.jsonl.
+
+    Attributes:
+        step: optimizer steps done when it ran.
+        split: ``valid`` or ``test``.
+        set: name of the data set; ``all`` for the whole split.
+        loss: token-weighted mean loss, in nats per token.
+        ppl: perplexity per token, exp(loss).
+    """
+
+    step: int
+    split: str
+    set: str
+    loss: float
+    ppl: float
+
+    @classmethod
+    def from_loss(cls, *, step: int, split: str, loss: float, set: str = "all") -> EvalMetrics:
+        """Adds the perplexity, which is infinite where exp(loss) is beyond a float."""
+        try:
+            ppl = math.exp(loss)
+        except OverflowError:
+            ppl = math.inf
+        return cls(step=step, split=split, set=set, loss=loss, ppl=ppl)
+
+    def scalars(self) -> dict[str, float]:
+        """The values for monitors."""
+        return {f"{self.split}/{self.set}/loss": self.loss, f"{self.split}/{self.set}/ppl": self.ppl}
+
+
+def log_line(metrics: StepMetrics, train_iters: int) -> str:
+    """One line for people, with its columns aligned from step to step. What does not exist here is left out.
+
+    Args:
+        metrics: the step.
+        train_iters: steps in the whole run.
+    """
+    parts = [
+        _progress(metrics.step, train_iters),
+        f"loss {metrics.lm_loss:7.4f}",
+        f"norm {metrics.grad_norm:6.3f}",
+        f"lr {metrics.learning_rate:.2e}",
+        f"{metrics.step_seconds:6.3f} s",
+        f"{_short(metrics.tokens_per_second)} tok/s",
+    ]
+    if metrics.mfu is not None:
+        parts += [f"{metrics.model_tflops_per_gpu:5.1f} TFLOP/s/GPU", f"mfu {metrics.mfu:.3f}"]
+    if metrics.peak_memory_gib is not None:
+        parts.append(f"mem {metrics.peak_memory_gib:5.1f} GiB")
+    if metrics.loss_scale is not None:
+        parts.append(f"scale {metrics.loss_scale:g}")
+    if metrics.skipped:
+        parts.append(f"skipped {metrics.skipped}")
+    return " | ".join(parts)
+
+
+def eval_log_line(metrics: EvalMetrics, train_iters: int) -> str:
+    """One line for people about an evaluation; its loss stands below the training loss of `log_line`."""
+    name = metrics.split if metrics.set == "all" else f"{metrics.split} {metrics.set}"
+    return f"{_progress(metrics.step, train_iters)} | loss {metrics.loss:7.4f} | ppl {metrics.ppl:.2f} | {name}"
+
+
+def _progress(step: int, train_iters: int) -> str:
+    """``step  120/1000``, as wide at the first step as at the last."""
+    return f"step {step:>{len(str(train_iters))}}/{train_iters}"
+
+
+def _short(value: float) -> str:
+    """A number in six columns with a thousands suffix: 9600 → ``9.60k``."""
+    for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        # From 999.95 of the next smaller unit on, rounding would print four digits.
+        if value >= 0.99995 * unit:
+            return f"{_three_digits(value / unit)}{suffix}".rjust(6)
+    return _three_digits(value).rjust(6)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+class MetricsWriter:
+    """Appends records to DIR/metrics.jsonl, one JSON object a line, so that the file always holds one curve.
+
+    Only one process may have a writer for a folder: rank 0. Each line is on its way to the disk when `write` returns.
+    A value that is not finite becomes ``null``, because JSON has no word for it; the log line still names it.
+    """
+
+    def __init__(self, directory: Path, *, resume_step: int = 0) -> None:
+        """Opens the file, which is made to end at `resume_step` first.
+
+        Args:
+            directory: the run's ``--save`` folder; made when missing.
+            resume_step: the run goes on after this step, so that lines of later steps, which will be written again,
+                are dropped. 0 starts a new curve; the file of an earlier run is kept under another name.
+
+        Raises:
+            OSError: the folder can't be written.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / METRICS_FILE
+        if path.exists():
+            if resume_step:
+                _drop_later_lines(path, resume_step)
+            else:
+                _set_aside(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, metrics: StepMetrics | EvalMetrics) -> None:
+        """Appends one record and flushes it."""
+        self._file.write(_to_json(metrics) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file; may be called twice."""
+        self._file.close()
+
+    def __enter__(self) -> MetricsWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics.jsonl, in the order of the file. Lines that a crash cut short are passed over.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return [record for line in file if (record := _parse(line)) is not None]
+
+
+def _to_json(metrics: StepMetrics | EvalMetrics) -> str:
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in asdict(metrics).items()
+    }
+    return json.dumps(finite, allow_nan=False)
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    """The record on a line, or None when it isn't one."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def _drop_later_lines(path: Path, last_step: int) -> None:
+    """Leaves the whole lines up to `last_step`. A crash at any moment leaves the old file or the new one."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        lines = file.readlines()
+    # A last line without its end is a crash's: the next record must not be glued to it.
+    kept = [line for line in lines if line.endswith("\n") and (record := _parse(line)) and record["step"] <= last_step]
+    if kept == lines:
+        return
+    new = path.with_name(f"{path.name}.new")
+    with new.open("w", encoding="utf-8") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    logger.info("%s: dropped %d lines after step %d", path, len(lines) - len(kept), last_step)
+
+
+def _set_aside(path: Path) -> None:
+    """Renames the file of an earlier run to metrics.1.jsonl, or the first free number."""
+    number = 1
+    while (target := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        number += 1
+    path.rename(target)
+    logger.info("%s: the metrics of an earlier run in this folder are now in %s", path, target.name)
