@@ -18,11 +18,11 @@ class ModelConfig(OptionBlock):
     max_position_embeddings: int | None = option(
         None, "Number of learned positions; the sequence length when not given.", ge=1
     )
-    vocab_size: int | None = option(
-        None, "Number of token ids in use; taken from the tokenizer when not given.", ge=1
-    )
+    vocab_size: int | None = option(None, "Number of token ids in use; taken from the tokenizer when not given.", ge=1)
     make_vocab_size_divisible_by: int = option(
-        128, "The vocabulary is padded to a multiple of this x the tensor-parallel size. Padding never enters the loss.", ge=1
+        128,
+        "The vocabulary is padded to a multiple of this x the tensor-parallel size. Padding never enters the loss.",
+        ge=1,
     )
     untie_embeddings_and_output_weights: bool = option(
         False, "Gives the output head its own weights instead of the word embeddings'."
@@ -60,12 +60,11 @@ class ParallelConfig(OptionBlock):
     tensor_model_parallel_size: int = option(
         1, "Processes that share each layer (TP).", aliases=("--model-parallel-size",), ge=1
     )
-    pipeline_model_parallel_size: int = option(
-        1, "Pipeline stages (PP).", aliases=("--pipe-parallel-size",), ge=1
-    )
+    pipeline_model_parallel_size: int = option(1, "Pipeline stages (PP).", aliases=("--pipe-parallel-size",), ge=1)
     zero_stage: Literal[0, 1, 2, 3] | None = option(
         None,
-        "DeepSpeed ZeRO stage. Not given: 0 for fp32 without a pipeline, else 1. Stages 2 and 3 need a pipeline size of 1.",
+        "DeepSpeed ZeRO stage. Not given: 0 for fp32 without a pipeline, else 1. Stages 2 and 3 need a pipeline size "
+        "of 1.",
     )
     pp_partition_method: str = option(
         "type:transformer",
@@ -82,15 +81,14 @@ class DataConfig(OptionBlock):
         [], "One prefix of .bin/.idx files, or weight/prefix pairs: `0.3 code_text_document 0.7 web_text_document`."
     )
     split: str = option("969,30,1", "Shares of the documents for training, validation and test.")
-    data_cache_path: str | None = option(
-        None, "Folder for the sample indices; beside the data files when not given."
-    )
+    data_cache_path: str | None = option(None, "Folder for the sample indices; beside the data files when not given.")
     num_workers: int = option(0, "Background processes of the data loader.", ge=0)
     tokenizer_type: (
         Literal["HFTokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer", "ByteTokenizer", "NullTokenizer"] | None
     ) = option(
         None,
         "Kind of tokenizer. `PretrainedFromHF` and `GPTSentencePieceTokenizer` are accepted as older names.",
+        older_values={"PretrainedFromHF": "HFTokenizer", "GPTSentencePieceTokenizer": "SentencePieceTokenizer"},
     )
     tokenizer_name_or_path: str | None = option(
         None, "HFTokenizer: a folder, a tokenizer.json, or a hub name.", aliases=("--tokenizer-name",)
@@ -105,7 +103,9 @@ class TrainingConfig(OptionBlock):
 
     micro_batch_size: int = option(..., "Samples in one forward pass of one process.", ge=1)
     global_batch_size: int | None = option(
-        None, "Samples in one optimizer step, over all processes. Not given: micro-batch size x data-parallel size.", ge=1
+        None,
+        "Samples in one optimizer step, over all processes. Not given: micro-batch size x data-parallel size.",
+        ge=1,
     )
     train_iters: int = option(..., "Optimizer steps in the whole run.", ge=0)
     eval_interval: int = option(1000, "Steps between evaluations.", ge=1)

@@ -1,0 +1,194 @@
+"""The list of all options, read off the classes in blocks.py: what flags, files, reports and docs share."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.config.option import OptionBlock
+
+Kind = Literal["int", "float", "bool", "str", "list"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a run.
+
+    Attributes:
+        path: block and name, for instance ``training.train_iters``; also its key below ``megatron_ds`` in a JSON.
+        block: the block's name.
+        name: the field's name.
+        field: pydantic's description of the field: default, help text, constraints.
+        kind: the kind of value, without "or None".
+        choices: the values that are allowed, when the type lists them.
+    """
+
+    path: str
+    block: str
+    name: str
+    field: FieldInfo
+    kind: Kind
+    choices: tuple[str | int, ...]
+
+    @property
+    def flag(self) -> str:
+        """The flag in Megatron's spelling."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other flags that mean the same."""
+        return tuple(self._extra["aliases"])
+
+    @property
+    def older_values(self) -> Mapping[str, str]:
+        """Older spellings of values, and what they mean today."""
+        values: Mapping[str, str] = self._extra["older_values"]
+        return values
+
+    @property
+    def required(self) -> bool:
+        """True when there is no default."""
+        return self.field.is_required()
+
+    @property
+    def default(self) -> Any:
+        """The default; None for a required option."""
+        return None if self.required else self.field.default
+
+    @property
+    def help(self) -> str:
+        """The help text."""
+        return self.field.description or ""
+
+    @property
+    def json_key(self) -> str:
+        """The key in a DeepSpeed JSON."""
+        return f"megatron_ds.{self.path}"
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        extra = self.field.json_schema_extra
+        assert isinstance(extra, dict), "every option is declared by option()"
+        return extra
+
+
+def block_classes() -> dict[str, type[OptionBlock]]:
+    """The blocks by name, in the order of `RunConfig`."""
+    blocks = {name: field.annotation for name, field in RunConfig.model_fields.items()}
+    return {name: block for name, block in blocks.items() if isinstance(block, type) and issubclass(block, OptionBlock)}
+
+
+@cache
+def all_options() -> Mapping[str, Option]:
+    """Every option by path."""
+    found = {}
+    for block, options in block_classes().items():
+        for name, field in options.model_fields.items():
+            kind, choices = _kind(field.annotation)
+            found[f"{block}.{name}"] = Option(f"{block}.{name}", block, name, field, kind, choices)
+    return types.MappingProxyType(found)
+
+
+def _kind(annotation: Any) -> tuple[Kind, tuple[str | int, ...]]:
+    """The kind of value that a type annotation stands for, and its choices if it is a list of words."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        (annotation,) = [part for part in get_args(annotation) if part is not type(None)]
+    if get_origin(annotation) is Literal:
+        choices = get_args(annotation)
+        return ("int" if isinstance(choices[0], int) else "str"), choices
+    if get_origin(annotation) is list:
+        return "list", ()
+    kinds: dict[Any, Kind] = {int: "int", float: "float", bool: "bool", str: "str"}
+    return kinds[annotation], ()
+
+
+@cache
+def _adapter(path: str) -> TypeAdapter[Any]:
+    field = all_options()[path].field
+    annotated: Any = Annotated[field.annotation, field]
+    return TypeAdapter(annotated, config=ConfigDict(allow_inf_nan=False))
+
+
+def convert_text(option: Option, text: str | list[str]) -> Any:
+    """Turns the text after a flag into the option's value.
+
+    Args:
+        option: the option.
+        text: the word after the flag, or the list of words when the option takes several.
+
+    Returns:
+        The value in the option's type.
+
+    Raises:
+        ValueError: the text is no such value; the message says what is wanted.
+    """
+    if isinstance(text, str):
+        text = option.older_values.get(text, text)
+    value: Any = text
+    if option.kind in ("int", "float") and isinstance(text, str):
+        value = _number(text)
+    return _validated(option, value)
+
+
+def convert_json(option: Option, value: Any) -> Any:
+    """Checks a value that was read from a JSON, where numbers are numbers and not text.
+
+    Args:
+        option: the option.
+        value: the value as `json` reads it.
+
+    Returns:
+        The value in the option's type.
+
+    Raises:
+        ValueError: the value has the wrong type or is out of range; the message says what is wanted.
+    """
+    if isinstance(value, str):
+        value = [value] if option.kind == "list" else option.older_values.get(value, value)
+    return _validated(option, value)
+
+
+def _number(text: str) -> Any:
+    """The number that `text` spells; the text itself when it spells none."""
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _validated(option: Option, value: Any) -> Any:
+    if option.kind == "int" and isinstance(value, float) and value.is_integer():
+        value = int(value)  # people write 1e5 for a count
+    if option.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    try:
+        return _adapter(option.path).validate_python(value, strict=True)
+    except ValidationError as error:
+        raise ValueError(_wanted(option, error)) from None
+
+
+def _wanted(option: Option, error: ValidationError) -> str:
+    """What the option takes, in our words; a range is told by pydantic's own message."""
+    if option.choices:
+        return "one of " + ", ".join(str(choice) for choice in option.choices)
+    details = error.errors()[0]
+    if details["type"].startswith(("greater_than", "less_than")):
+        return "a number " + details["msg"].removeprefix("Input should be ")
+    wanted = {
+        "int": "a whole number",
+        "float": "a number",
+        "bool": "true or false",
+        "str": "text",
+        "list": "a list of texts",
+    }
+    return wanted[option.kind]

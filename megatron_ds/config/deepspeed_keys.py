@@ -1,0 +1,346 @@
+"""The keys of a DeepSpeed 0.19.8 JSON, as data: which are ours, which are passed on, which are refused and why.
+
+Read off deepspeed/runtime/config.py, constants.py, precision_config.py, zero/config.py, zero/offload_config.py,
+monitor/config.py, comm/config.py, profiling/constants.py, swap_tensor/constants.py and lr_schedules.py. DeepSpeed
+itself accepts a misspelt key on the top level, and in several blocks, without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Keys that become options of ours, or must agree with them. The option's path tells where a value goes.
+OURS: Mapping[str, str] = {
+    "train_batch_size": "training.global_batch_size",
+    "train_micro_batch_size_per_gpu": "training.micro_batch_size",
+    "gradient_accumulation_steps": "global batch size / (micro-batch size x data-parallel size)",
+    "gradient_clipping": "optimizer.clip_grad",
+    "bf16.enabled": "training.bf16",
+    "fp16.enabled": "training.fp16",
+    "fp16.loss_scale": "training.loss_scale",
+    "fp16.initial_scale_power": "training.initial_loss_scale",
+    "fp16.loss_scale_window": "training.loss_scale_window",
+    "fp16.hysteresis": "training.hysteresis",
+    "fp16.min_loss_scale": "training.min_loss_scale",
+    "zero_optimization.stage": "parallel.zero_stage",
+    "optimizer.type": "`Adam` or `AdamW`; both mean AdamW here, as in DeepSpeed",
+    "optimizer.params.lr": "optimizer.lr",
+    "optimizer.params.betas": "optimizer.adam_beta1, optimizer.adam_beta2",
+    "optimizer.params.eps": "optimizer.adam_eps",
+    "optimizer.params.weight_decay": "optimizer.weight_decay",
+    "optimizer.params.torch_adam": "no meaning here: torch's AdamW always runs, except under CPU offload",
+    "scheduler.type": "optimizer.lr_decay_style",
+    "scheduler.params.warmup_max_lr": "optimizer.lr",
+    "scheduler.params.warmup_num_steps": "optimizer.lr_warmup_iters",
+    "scheduler.params.total_num_steps": "optimizer.lr_decay_iters",
+    "scheduler.params.cos_min_ratio": "optimizer.min_lr / optimizer.lr",
+    "scheduler.params.warmup_type": "`linear`; not given, warm-up is linear here",
+    "scheduler.params.last_batch_iteration": "`-1`; a resumed run takes its place from the checkpoint",
+}
+
+# Keys that DeepSpeed gets as they are, by block; "" is the top level.
+PASSED: Mapping[str, tuple[str, ...]] = {
+    "": (
+        "steps_per_print",
+        "wall_clock_breakdown",
+        "memory_breakdown",
+        "dump_state",
+        "disable_python_gc",
+        "log_level",
+        "vocabulary_size",
+        "communication_data_type",
+        "seq_parallel_communication_data_type",
+        "zero_allow_untested_optimizer",
+        "zero_force_ds_cpu_optimizer",
+    ),
+    "zero_optimization": (
+        "contiguous_gradients",
+        "reduce_scatter",
+        "reduce_bucket_size",
+        "use_multi_rank_bucket_allreduce",
+        "allgather_partitions",
+        "allgather_bucket_size",
+        "overlap_comm",
+        "load_from_fp32_weights",
+        "sub_group_size",
+        "prefetch_bucket_size",
+        "stage3_prefetch_bucket_size",
+        "param_persistence_threshold",
+        "stage3_param_persistence_threshold",
+        "model_persistence_threshold",
+        "stage3_model_persistence_threshold",
+        "max_live_parameters",
+        "stage3_max_live_parameters",
+        "max_reuse_distance",
+        "stage3_max_reuse_distance",
+        "gather_16bit_weights_on_model_save",
+        "stage3_gather_16bit_weights_on_model_save",
+        "module_granularity_threshold",
+        "stage3_module_granularity_threshold",
+        "use_all_reduce_for_fetch_params",
+        "stage3_use_all_reduce_for_fetch_params",
+        "allgather_sequential",
+        "stage3_allgather_sequential",
+        "ignore_unused_parameters",
+        "round_robin_gradients",
+        "parameter_alignment",
+        "memory_efficient_linear",
+        "pipeline_loading_checkpoint",
+        "override_module_apply",
+        "log_trace_cache_warnings",
+        "enable_sanity_checks",
+    ),
+    "zero_optimization.offload_optimizer": (
+        "device",
+        "nvme_path",
+        "buffer_count",
+        "pin_memory",
+        "pipeline_read",
+        "pipeline_write",
+        "fast_init",
+        "ratio",
+        "cpuadam_cores_perc",
+    ),
+    "zero_optimization.offload_param": (
+        "device",
+        "nvme_path",
+        "buffer_count",
+        "buffer_size",
+        "max_in_cpu",
+        "pin_memory",
+    ),
+    "zero_optimization.leaf_module": ("classes", "names", "name_suffixes"),
+    "bf16": ("immediate_grad_update", "check_grad_overflow"),
+    "fp16": ("consecutive_hysteresis",),
+    "optimizer": (),
+    "optimizer.params": (),
+    "scheduler": (),
+    "scheduler.params": (),
+    "activation_checkpointing": ("number_checkpoints",),
+    "pipeline": ("pipe_partitioned", "grad_partitioned"),
+    "data_types": ("grad_accum_dtype", "buffer_dtype", "keep_in_fp32_modules"),
+    "checkpoint": ("tag_validation", "parallel_write", "checkpoint_serialization"),
+    "checkpoint.parallel_write": ("pipeline_stage",),
+    "comms_logger": ("enabled", "verbose", "prof_all", "debug", "prof_ops"),
+    "flops_profiler": (
+        "enabled",
+        "recompute_fwd_factor",
+        "profile_step",
+        "module_depth",
+        "top_modules",
+        "detailed",
+        "output_file",
+    ),
+    "tensorboard": ("enabled", "output_path", "job_name"),
+    "csv_monitor": ("enabled", "output_path", "job_name"),
+    "wandb": ("enabled", "group", "team", "project"),
+    "comet": (
+        "enabled",
+        "samples_log_interval",
+        "project",
+        "workspace",
+        "api_key",
+        "experiment_name",
+        "experiment_key",
+        "online",
+        "mode",
+    ),
+    "timers": ("throughput",),
+    "timers.throughput": ("enabled", "synchronized"),
+    "aio": ("block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events", "use_gds"),
+}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a key is refused.
+
+    Attributes:
+        reason: what it would do, or that DeepSpeed has removed it.
+        instead: what to do, in the imperative.
+        harmless: values that change nothing and are accepted. A block with ``"enabled": false`` is harmless too.
+        removed: True when DeepSpeed 0.19.8 itself stops at the mere presence of the key, whatever its value.
+    """
+
+    reason: str
+    instead: str
+    harmless: tuple[Any, ...] = (False, None)
+    removed: bool = False
+
+    def accepts(self, value: Any) -> bool:
+        """True when `value` changes nothing."""
+        if self.removed:
+            return False
+        if isinstance(value, dict):
+            return not value or value.get("enabled") is False
+        # `1 == True` in Python, so types are compared too.
+        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in self.harmless)
+
+
+def _removed(what: str, instead: str = "remove the key") -> Refusal:
+    return Refusal(f"DeepSpeed 0.19.8 has removed {what}", instead, removed=True)
+
+
+_RECOMPUTE = "take it out and use --checkpoint-activations, which recomputes every transformer layer"
+_LATER = "take it out; megatron_ds doesn't support it yet"
+
+REFUSED: Mapping[str, Refusal] = {
+    # Removed from DeepSpeed.
+    "amp": _removed("Apex mixed precision", "remove the key and use --bf16 or --fp16"),
+    "nebula": _removed("Nebula checkpoints"),
+    "compression_training": _removed("its compression library"),
+    "quantize_training": _removed("mixture of quantization"),
+    "eigenvalue": _removed("mixture of quantization"),
+    "sparse_gradients": _removed("sparse reduction of dense embedding gradients"),
+    "sparse_attention": _removed("sparse attention"),
+    "elasticity": _removed(
+        "elastic training", "remove the key; --global-batch-size and --micro-batch-size fit any data-parallel size"
+    ),
+    "graph_harvesting": _removed("graph harvesting"),
+    "curriculum_learning": _removed("the top-level curriculum; its successor in data_efficiency isn't supported here"),
+    "progressive_layer_drop": _removed("progressive layer drop"),
+    "zero_optimization.mics_shard_size": _removed("MiCS", "remove the key; plain ZeRO-3 shards over all replicas"),
+    "zero_optimization.mics_hierarchical_params_gather": _removed("MiCS"),
+    "zero_optimization.zeropp_loco_param": _removed("LoCo"),
+    # Deprecated spellings.
+    "bfloat16": Refusal("the block's name is bf16", 'write "bf16"', ()),
+    "zero_optimization.cpu_offload": Refusal(
+        "the key is deprecated", 'write "offload_optimizer": {"device": "cpu"}', (False, None)
+    ),
+    "zero_optimization.cpu_offload_param": Refusal(
+        "the key is deprecated", 'write "offload_param": {"device": "cpu"}', (False, None)
+    ),
+    "zero_optimization.cpu_offload_use_pin_memory": Refusal(
+        "the key is deprecated", 'write "pin_memory" inside offload_optimizer or offload_param', (False, None)
+    ),
+    "zero_optimization.stage3_gather_fp16_weights_on_model_save": Refusal(
+        "the key is deprecated", 'write "stage3_gather_16bit_weights_on_model_save"', (False, None)
+    ),
+    "zero_optimization.elastic_checkpoint": Refusal("the key is a leftover of removed code", "remove the key"),
+    "zero_optimization.legacy_stage1": Refusal("the old stage 1 is deprecated in DeepSpeed", "remove the key"),
+    # What would make numbers wrong, or different from what our options say.
+    "zero_optimization.zero_quantized_weights": Refusal("quantized weights change the numbers", "remove the key"),
+    "zero_optimization.zero_quantized_nontrainable_weights": Refusal(
+        "quantized weights change the numbers", "remove the key"
+    ),
+    "zero_optimization.zero_quantized_gradients": Refusal("quantized gradients change the numbers", "remove the key"),
+    "zero_optimization.zero_hpz_partition_size": Refusal(
+        "its groups take neighbouring ranks, which belong to different tensor-parallel shards", "remove the key", (0, 1)
+    ),
+    "zero_optimization.compute_grad_norm": Refusal("each step reports the gradient norm", "remove the key", (True,)),
+    "zero_optimization.zenflow": Refusal("ZenFlow trains with stale gradients", _LATER, (None,)),
+    "zero_optimization.save_muon_momentum_buffer_in_memory": Refusal("the optimizer here is AdamW", "remove the key"),
+    "zero_optimization.offload_optimizer.super_offload": Refusal("SuperOffload isn't tested here", _LATER),
+    "bf16.bf16_master_weights_and_grads": Refusal("masters and gradient sums are fp32 here", "remove the key"),
+    "bf16.bf16_optimizer_states": Refusal("optimizer states are fp32 here", "remove the key"),
+    "fp16.auto_cast": Refusal("the model's own layers decide the dtype of their inputs", "remove the key"),
+    "fp16.fp16_master_weights_and_grads": Refusal("masters and gradient sums are fp32 here", "remove the key"),
+    "data_types.param_dtype": Refusal("--bf16 and --fp16 decide the dtype of parameters", "remove the key", (None,)),
+    "torch_autocast": Refusal("it fights with --bf16 and --fp16", "take it out and use --bf16 or --fp16", (None,)),
+    "prescale_gradients": Refusal("the loss is already divided by the global count of tokens", "remove the key"),
+    "gradient_predivide_factor": Refusal(
+        "the loss is already divided by the global count of tokens", "remove the key", (1, 1.0, None)
+    ),
+    "gradient_allreduce_op": Refusal("gradients are the mean over replicas here", "remove the key", ("mean", None)),
+    "managed_gradient_accumulation": Refusal(
+        "micro-batches are counted by DeepSpeed's engine here", "remove the key", (True,)
+    ),
+    "disable_allgather": Refusal("DeepSpeed 0.19.8 reads it and does nothing with it", "remove the key"),
+    "optimizer.legacy_fusion": Refusal("the optimizer here is torch's AdamW", "remove the key"),
+    "optimizer.params.adam_w_mode": Refusal("weight decay is decoupled (AdamW) here", "remove the key", (True,)),
+    "optimizer.params.bias_correction": Refusal("AdamW corrects its bias", "remove the key", (True,)),
+    "optimizer.params.amsgrad": Refusal("AMSGrad isn't supported", "remove the key"),
+    "optimizer.params.set_grad_none": Refusal("gradients are always released here", "remove the key", (True, False)),
+    "optimizer.params.max_grad_norm": Refusal(
+        "DeepSpeed ignores it", "write gradient_clipping on the top level, or give --clip-grad", (0, None)
+    ),
+    "scheduler.params.warmup_min_lr": Refusal("warm-up starts at 0 here", "remove the key", (0, "auto")),
+    "scheduler.params.warmup_min_ratio": Refusal("warm-up starts at 0 here", "remove the key", (0, "auto")),
+    # What our own code does, or will do.
+    "activation_checkpointing.partition_activations": Refusal("recomputation isn't done by this block", _RECOMPUTE),
+    "activation_checkpointing.cpu_checkpointing": Refusal("recomputation isn't done by this block", _RECOMPUTE),
+    "activation_checkpointing.contiguous_memory_optimization": Refusal(
+        "recomputation isn't done by this block", _RECOMPUTE
+    ),
+    "activation_checkpointing.synchronize_checkpoint_boundary": Refusal(
+        "recomputation isn't done by this block", _RECOMPUTE
+    ),
+    "activation_checkpointing.profile": Refusal("recomputation isn't done by this block", _RECOMPUTE),
+    "pipeline.activation_checkpoint_interval": Refusal("recomputation isn't done by this key", _RECOMPUTE, (0, None)),
+    "pipeline.use_reentrant": Refusal(
+        "reentrant recomputation loses gradients of layers whose inputs need none", _RECOMPUTE
+    ),
+    "pipeline.stages": Refusal(
+        "the number of stages is an option", "remove the key and use --pipeline-model-parallel-size", ("auto", None)
+    ),
+    "pipeline.partition": Refusal(
+        "how layers are dealt is an option", "remove the key and use --pp-partition-method", ("best", None)
+    ),
+    "pipeline.seed_layers": Refusal("initial weights are drawn by parameter name", "remove the key"),
+    "tensor_parallel": Refusal(
+        "DeepSpeed's automatic tensor parallelism computes another gradient norm",
+        "take it out and use --tensor-model-parallel-size",
+        (None,),
+    ),
+    "sequence_parallel_size": Refusal("DeepSpeed's sequence parallelism isn't supported yet", "remove it", (1, None)),
+    "dataloader_drop_last": Refusal("samples come from our own loader", "remove the key"),
+    "data_efficiency": Refusal("samples come from our own loader", _LATER, (None,)),
+    "compile": Refusal("the engine decides what is compiled", _LATER, (None,)),
+    "autotuning": Refusal("it starts runs of its own", _LATER, (None,)),
+    "hybrid_engine": Refusal("it is for reinforcement learning", _LATER, (None,)),
+    "expert_parallel": Refusal("there are no experts in the model", _LATER, (None,)),
+    "use_data_before_expert_parallelism": Refusal("there are no experts in the model", "remove the key"),
+    "weight_quantization": Refusal("it is for inference", "take it out", (None,)),
+    "datastates_ckpt": Refusal("this writer isn't tested here", _LATER),
+    "checkpoint.load_universal": Refusal("universal checkpoints come later", "remove the key"),
+    "checkpoint.use_node_local_storage": Refusal("a checkpoint is one shared folder here", "remove the key"),
+    "checkpoint.writer": Refusal("other checkpoint writers aren't tested here", _LATER, (None,)),
+}
+
+# The optimizer and scheduler types that mean something here.
+OPTIMIZER_TYPES = ("Adam", "AdamW")
+SCHEDULER_STYLES: Mapping[str, str] = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
+SCHEDULER_PARAMS: Mapping[str, tuple[str, ...]] = {
+    "WarmupLR": ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "last_batch_iteration"),
+    "WarmupDecayLR": (
+        "total_num_steps",
+        "warmup_min_lr",
+        "warmup_max_lr",
+        "warmup_num_steps",
+        "warmup_type",
+        "last_batch_iteration",
+    ),
+    "WarmupCosineLR": (
+        "total_num_steps",
+        "warmup_min_ratio",
+        "warmup_num_steps",
+        "cos_min_ratio",
+        "warmup_type",
+        "last_batch_iteration",
+    ),
+}
+
+# "auto" is DeepSpeed's own word in these places.
+AUTO_IS_A_VALUE = frozenset({"data_types.keep_in_fp32_modules"})
+
+
+def known_keys(block: str) -> tuple[str, ...]:
+    """The keys inside a block, without the block's name.
+
+    Args:
+        block: dotted name, ``""`` for the top level.
+
+    Returns:
+        The keys that are ours, passed on, or refused, and the names of inner blocks.
+    """
+    prefix = f"{block}." if block else ""
+    dotted = [
+        *OURS,
+        *REFUSED,
+        *PASSED,
+        *(f"{outer}.{key}".lstrip(".") for outer, keys in PASSED.items() for key in keys),
+    ]
+    inside = [name.removeprefix(prefix).split(".")[0] for name in dotted if name.startswith(prefix)]
+    return tuple(dict.fromkeys(key for key in inside if key))

@@ -1,0 +1,129 @@
+"""Config files: where they are, and how they are read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import megatron_ds
+from megatron_ds.config.settings import did_you_mean
+from megatron_ds.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A JSON file that was read.
+
+    Attributes:
+        label: the file's name in messages: as the user wrote it, or the file's own name for one of ours.
+        content: the object in it.
+        note: which file was taken, when the user gave a bare name; else empty.
+    """
+
+    label: str
+    content: dict[str, Any]
+    note: str = ""
+
+
+def presets_folder() -> Path:
+    """The folder with our own config files: `configs` of a checkout, or the copy inside an installed wheel."""
+    package = Path(megatron_ds.__file__).resolve().parent
+    installed = package / "_configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def read_deepspeed_config(name: str) -> ConfigFile:
+    """Reads a DeepSpeed JSON.
+
+    Args:
+        name: a path, or the bare name of a file in configs/deepspeed or configs/runs.
+
+    Raises:
+        ConfigError: there is no such file, or it can't be read.
+    """
+    return _read(name, "--deepspeed_config", ("deepspeed", "runs"))
+
+
+def read_block_file(name: str) -> ConfigFile:
+    """Reads the file of ``--config``.
+
+    Args:
+        name: a path.
+
+    Raises:
+        ConfigError: there is no such file, or it can't be read.
+    """
+    return _read(name, "--config", ())
+
+
+def read_model_preset(name: str, origin: str) -> ConfigFile:
+    """Reads a model preset.
+
+    Args:
+        name: the bare name of a file in configs/models, or a path.
+        origin: where the name was given.
+
+    Raises:
+        ConfigError: there is no such preset, or it can't be read.
+    """
+    return _read(name, origin, ("models",))
+
+
+def _read(name: str, origin: str, folders: tuple[str, ...]) -> ConfigFile:
+    path = Path(name)
+    if path.is_file():
+        return ConfigFile(name, read_json(path, name))
+    if path.is_dir():
+        raise ConfigError(Problem(f"{origin} {name} is a folder; a JSON file is wanted"))
+    ours = {file.stem: file for folder in folders for file in sorted((presets_folder() / folder).glob("*.json"))}
+    stem = name.removesuffix(".json")
+    if stem in ours:
+        label = f"{stem}.json"
+        return ConfigFile(label, read_json(ours[stem], label), f"{origin} {name}: taken from {ours[stem]}")
+    where = " or ".join(f"configs/{folder}" for folder in folders)
+    hint = did_you_mean(stem, ours) if folders else ""
+    missing = f"{origin} {name}: there is no such file" + (f", and no such name in {where}" if where else "")
+    raise ConfigError(Problem(f"{missing}{hint}"))
+
+
+class _DuplicateKeyError(ValueError):
+    """A key stands twice in one JSON object."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+        raise _DuplicateKeyError(", ".join(dict.fromkeys(twice)))
+    return result
+
+
+def read_json(path: Path, label: str) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Args:
+        path: the file.
+        label: its name in messages.
+
+    Returns:
+        The object.
+
+    Raises:
+        ConfigError: the file can't be read, is no JSON, is no object, or gives a key twice.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+    except _DuplicateKeyError as error:
+        raise ConfigError(Problem(f"{label}: a key is given twice: {error}", advice="keep one of them")) from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            Problem(f"{label} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(Problem(f"{label} can't be read: {error}")) from None
+    if not isinstance(content, dict):
+        raise ConfigError(Problem(f"{label}: the outermost value is an object {{…}}, not {type(content).__name__}"))
+    return content

@@ -1,0 +1,190 @@
+"""The command line: flags are generated from the options, and every mistake on it is reported, not just the first."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from megatron_ds.config.catalog import Option, all_options, convert_text
+from megatron_ds.config.settings import Given, did_you_mean, wrong_value
+from megatron_ds.errors import Problem, Source
+
+TEXT_FLAGS = {
+    "--deepspeed-config": "DeepSpeed JSON, with or without a `megatron_ds` block: a file, or the name of one of ours.",
+    "--config": "JSON with the `megatron_ds` block; stands over the block in the DeepSpeed JSON, below the flags.",
+    "--model-preset": "Name of a model in configs/models, or a JSON file with model options.",
+    "--local-rank": "Accepted from DeepSpeed's launcher and not used: ranks come from the environment.",
+}
+SWITCHES = {
+    "--deepspeed": "Accepted for older scripts and not used: DeepSpeed always runs.",
+    "--no-pipeline-parallel": "Accepted for older scripts; legal with a pipeline size of 1 only.",
+    "--print-config": "Prints every value with its origin and the final DeepSpeed JSON, then stops.",
+    "--help": "Prints this text and stops.",
+}
+
+
+@dataclass
+class CommandLine:
+    """What a command line says.
+
+    Attributes:
+        options: options by path.
+        texts: the values of the flags in `TEXT_FLAGS`.
+        switches: those of `SWITCHES` that were given.
+        problems: what is wrong with the command line.
+        failed: paths of options whose value is among the problems.
+    """
+
+    options: dict[str, Given] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    switches: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)
+
+
+@cache
+def _flags() -> Mapping[str, Option]:
+    """Every flag that sets an option."""
+    return {flag: option for option in all_options().values() for flag in (option.flag, *option.aliases)}
+
+
+def _is_flag(word: str) -> bool:
+    """True for ``--x`` and ``-h``; negative numbers are values."""
+    return word.startswith("--") or word == "-h"
+
+
+def parse_command_line(argv: Sequence[str]) -> CommandLine:
+    """Reads a command line.
+
+    Dashes and underscores inside a flag mean the same; ``--flag value`` and ``--flag=value`` too. A switch can be
+    taken back with ``--no-…``. Of a flag that stands twice the last one counts, so that scripts can append theirs.
+    Flags are not abbreviated.
+
+    Args:
+        argv: the words after the program's name.
+
+    Returns:
+        What they say, with the problems in them.
+    """
+    line = CommandLine()
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if not _is_flag(word):
+            line.problems.append(Problem(f"unexpected argument {word!r}: options start with --"))
+            continue
+        flag, has_value, value = word.partition("=")
+        flag = "--help" if flag == "-h" else flag.replace("_", "-")
+        values = [value] if has_value else []
+        while not has_value and words and not _is_flag(words[0]) and len(values) < _room(flag):
+            values.append(words.pop(0))
+        _take(line, flag, values)
+    return line
+
+
+def _room(flag: str) -> float:
+    """How many words the flag takes at most."""
+    option = _flags().get(flag)
+    if option is not None and option.kind == "list":
+        return float("inf")
+    if option is not None and option.kind == "bool":
+        return 0
+    # Taking the word after an unknown flag leaves one problem in the report instead of two.
+    return 0 if flag in SWITCHES or flag.startswith("--no-") else 1
+
+
+def _take(line: CommandLine, flag: str, values: list[str]) -> None:
+    """Stores one flag with its values, or a problem."""
+    option = _flags().get(flag)
+    negated = _flags().get(flag.replace("--no-", "--", 1)) if flag.startswith("--no-") else None
+    if option is not None and option.kind == "bool":
+        _take_switch(line, flag, option, values, meaning=True)
+    elif option is not None:
+        _take_option(line, flag, option, values)
+    elif negated is not None and negated.kind == "bool":
+        _take_switch(line, flag, negated, values, meaning=False)
+    elif flag in TEXT_FLAGS and values:
+        line.texts[flag] = values[0]
+    elif flag in TEXT_FLAGS:
+        line.problems.append(Problem(f"{flag} needs a value"))
+    elif flag in SWITCHES and not values:
+        line.switches.add(flag)
+    elif flag in SWITCHES:
+        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}"))
+    else:
+        known = (*_flags(), *TEXT_FLAGS, *SWITCHES)
+        line.problems.append(Problem(f"unknown option {flag}{did_you_mean(flag, known)}"))
+
+
+def _take_switch(line: CommandLine, flag: str, option: Option, values: list[str], *, meaning: bool) -> None:
+    words = {"true": meaning, "false": not meaning}
+    if values and values[0].lower() not in words:
+        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}"))
+        return
+    line.options[option.path] = Given(words[values[0].lower()] if values else meaning, flag)
+
+
+def _take_option(line: CommandLine, flag: str, option: Option, values: list[str]) -> None:
+    if not values:
+        line.failed.add(option.path)
+        line.problems.append(Problem(f"{flag} needs a value", advice=option.help))
+        return
+    try:
+        value = convert_text(option, values if option.kind == "list" else values[0])
+    except ValueError as error:
+        line.failed.add(option.path)
+        line.problems.append(wrong_value(option.name, values[0], flag, str(error)))
+        return
+    line.options[option.path] = Given(value, flag)
+
+
+def no_pipeline_problem(pp_size: int, origin: str) -> Problem:
+    """The problem of ``--no-pipeline-parallel`` beside a pipeline."""
+    return Problem(
+        f"--no-pipeline-parallel contradicts a pipeline of {pp_size} stages",
+        (Source("pipeline_model_parallel_size", str(pp_size), origin),),
+        "give one of the two",
+    )
+
+
+def help_text(program: str) -> str:
+    """The text of ``--help``: every flag, grouped by block.
+
+    Args:
+        program: name of the program.
+
+    Returns:
+        Text for a terminal, as wide as the terminal allows.
+    """
+    width = min(shutil.get_terminal_size().columns, 120)
+    parts = [f"usage: {program} [--deepspeed_config FILE] [--config FILE] [options]\n"]
+    parts += ["general options"] + [_help_entry(f"{flag} VALUE", text, width) for flag, text in TEXT_FLAGS.items()]
+    parts += [_help_entry(flag, text, width) for flag, text in SWITCHES.items()]
+    block = ""
+    for option in all_options().values():
+        if option.block != block:
+            block = option.block
+            parts.append(f"\n{block} options (JSON: megatron_ds.{block}.…)")
+        parts.append(_help_entry(_usage(option), option.help + _default_note(option), width))
+    return "\n".join(parts)
+
+
+def _usage(option: Option) -> str:
+    values = {"bool": "", "list": " VALUE …", "int": " N", "float": " X", "str": " TEXT"}
+    value = values[option.kind]
+    if option.choices:
+        value = " {" + ",".join(str(choice) for choice in option.choices) + "}"
+    return ", ".join((option.flag, *option.aliases)) + value
+
+
+def _default_note(option: Option) -> str:
+    if option.required:
+        return " (required)"
+    return "" if option.default in (None, False, []) else f" (default: {option.default})"
+
+
+def _help_entry(usage: str, text: str, width: int) -> str:
+    return f"  {usage}\n" + textwrap.fill(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6)

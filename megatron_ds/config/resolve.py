@@ -1,0 +1,245 @@
+"""From a command line to a checked run: where defaults, presets, files and flags meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from megatron_ds.config.accelerator import accelerator_is_cpu
+from megatron_ds.config.block_reader import Block, block_of_config_file, read_block, read_preset
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.config.catalog import all_options, block_classes
+from megatron_ds.config.deepspeed_final import deepspeed_config, passed_problems
+from megatron_ds.config.deepspeed_reader import DeepSpeedFile, read_deepspeed_keys
+from megatron_ds.config.files import read_block_file, read_deepspeed_config
+from megatron_ds.config.flags import CommandLine, help_text, no_pipeline_problem, parse_command_line
+from megatron_ds.config.merge import merge_batch_sizes, merge_claims
+from megatron_ds.config.rules import broken_rules, derived_zero_stage, fp16_on_cpu
+from megatron_ds.config.settings import Given, Settings
+from megatron_ds.errors import ConfigError, Problem, Source
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """A run whose every value is known, with the place it came from.
+
+    Attributes:
+        run: the options.
+        deepspeed: the config that DeepSpeed gets; empty while there are problems.
+        origins: where each option's value came from, by path: ``--lr``, ``my_ds.json: megatron_ds.optimizer.lr``,
+            ``my_ds.json: optimizer.params.lr``, ``preset gpt2_125m``, ``default`` or ``derived: …``.
+        print_config: True when the run is to be printed, not started.
+        notes: what the user should know: files that were taken by name, and what filled each ``"auto"``.
+    """
+
+    run: RunConfig
+    deepspeed: dict[str, Any]
+    origins: dict[str, str]
+    print_config: bool = False
+    notes: tuple[str, ...] = ()
+
+    def with_vocab_size(self, vocab_size: int) -> ResolvedRun:
+        """A copy in which the tokenizer has filled the vocabulary size.
+
+        Args:
+            vocab_size: number of token ids in use, added tokens included.
+        """
+        model = self.run.model.model_copy(update={"vocab_size": vocab_size})
+        origins = {**self.origins, "model.vocab_size": "derived: the tokenizer"}
+        return replace(self, run=self.run.model_copy(update={"model": model}), origins=origins)
+
+
+@dataclass
+class _Sources:
+    """Everything that was read, before it is put together."""
+
+    line: CommandLine
+    file: DeepSpeedFile = field(default_factory=DeepSpeedFile)
+    blocks: list[Block] = field(default_factory=list)
+    preset: dict[str, Given] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def failed(self) -> set[str]:
+        """Options whose value is wrong: they are reported, and not missing."""
+        return self.line.failed.union(self.file.failed, *(block.failed for block in self.blocks))
+
+
+def resolve(argv: Sequence[str], environ: Mapping[str, str], program: str) -> ResolvedRun:
+    """Resolves and checks a run. Imports neither torch nor deepspeed.
+
+    Args:
+        argv: the words after the program's name.
+        environ: the environment; ``WORLD_SIZE`` is the number of processes (1 when unset).
+        program: the program's name, for ``--help``.
+
+    Returns:
+        The run.
+
+    Raises:
+        ConfigError: with all problems in it.
+        SystemExit: after ``--help``.
+    """
+    resolved, problems = collect(argv, environ, program)
+    if problems:
+        raise ConfigError(problems)
+    assert resolved is not None, "without problems there is a run"
+    return resolved
+
+
+def collect(
+    argv: Sequence[str], environ: Mapping[str, str], program: str = "pretrain_gpt.py"
+) -> tuple[ResolvedRun | None, list[Problem]]:
+    """Resolves a run as `resolve` does, and returns its problems, so that others can be added to the same report.
+
+    Args:
+        argv: the words after the program's name.
+        environ: the environment.
+        program: the program's name, for ``--help``.
+
+    Returns:
+        The run, or None when it isn't even complete, and all problems. With problems, a run's options are good enough
+        to look for data and checkpoints, and its DeepSpeed dict is empty.
+
+    Raises:
+        SystemExit: after ``--help``.
+    """
+    line = parse_command_line(argv)
+    if "--help" in line.switches:
+        if environ.get("RANK", "0") == "0":
+            print(help_text(program))
+        raise SystemExit(0)
+    sources = _read_all(line)
+    settings, problems = _settled(sources, environ)
+    problems = sources.problems + problems
+    missing = _missing_options(settings, sources)
+    problems += missing
+    problems += passed_problems(sources.file, settings)
+    if missing or any(path not in settings for path in sources.failed if all_options()[path].required):
+        return None, problems
+    run = _build(settings)
+    origins = {path: settings.origin(path) for path in all_options()}
+    final = {} if problems else deepspeed_config(run, sources.file.passed)
+    notes = (*sources.notes, *sources.file.notes, *_auto_notes(sources.file, run, final, origins))
+    return ResolvedRun(run, final, origins, "--print-config" in line.switches, notes), problems
+
+
+def _read_all(line: CommandLine) -> _Sources:
+    """Reads the files that the command line names."""
+    sources = _Sources(line, problems=list(line.problems))
+    if "--deepspeed-config" in line.texts:
+        _read_deepspeed_file(sources, line.texts["--deepspeed-config"])
+    if "--config" in line.texts:
+        try:
+            content, prefix = block_of_config_file(read_block_file(line.texts["--config"]))
+            sources.blocks.append(read_block(content, prefix))
+        except ConfigError as error:
+            sources.problems += error.problems
+    sources.problems += [problem for block in sources.blocks for problem in block.problems]
+    _read_preset(sources)
+    return sources
+
+
+def _read_deepspeed_file(sources: _Sources, name: str) -> None:
+    try:
+        file = read_deepspeed_config(name)
+    except ConfigError as error:
+        sources.problems += error.problems
+        return
+    sources.notes += [file.note] if file.note else []
+    sources.file = read_deepspeed_keys(file)
+    sources.problems += sources.file.problems
+    if "megatron_ds" in file.content:
+        sources.blocks.append(read_block(file.content["megatron_ds"], f"{file.label}: megatron_ds."))
+
+
+def _read_preset(sources: _Sources) -> None:
+    """Reads the model preset: the flag's, else the last block's that names one."""
+    named = [block.preset for block in sources.blocks if block.preset is not None]
+    if "--model-preset" in sources.line.texts:
+        named.append(Given(sources.line.texts["--model-preset"], "--model-preset"))
+    if named:
+        sources.preset, problems, note = read_preset(named[-1])
+        sources.problems += problems
+        sources.notes += [note] if note else []
+
+
+def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, list[Problem]]:
+    """Puts all values together in their order, fills what follows from others, and checks the rules."""
+    given = dict(sources.preset)
+    for block in sources.blocks:
+        given |= block.options
+    given |= sources.line.options
+    given, problems = merge_claims(given, sources.file)
+    world_size, world_problems = _world_size(environ)
+    settings = Settings(given, world_size)
+    filled, batch_problems = merge_batch_sizes(settings, sources.file.accumulation)
+    settings = settings.with_given(filled)
+    problems = [*world_problems, *problems, *batch_problems, *broken_rules(settings)]
+    if settings.value("training.fp16") and accelerator_is_cpu(environ):
+        problems.append(fp16_on_cpu(settings))
+    pp_path = "parallel.pipeline_model_parallel_size"
+    if "--no-pipeline-parallel" in sources.line.switches and settings.value(pp_path) > 1:
+        problems.append(no_pipeline_problem(settings.value(pp_path), settings.origin(pp_path)))
+    if settings.value("parallel.zero_stage") is None:
+        stage = Given(derived_zero_stage(settings), "derived: 0 for fp32 without a pipeline, else 1")
+        settings = settings.with_given({"parallel.zero_stage": stage})
+    return settings, problems
+
+
+def _world_size(environ: Mapping[str, str]) -> tuple[int, list[Problem]]:
+    text = environ.get("WORLD_SIZE", "1")
+    if text.isdecimal() and int(text) > 0:
+        return int(text), []
+    source = Source("WORLD_SIZE", text, "the environment")
+    return 1, [Problem("the number of processes is a whole number of at least 1", (source,), "see to the launcher")]
+
+
+def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:
+    """One problem that lists every required option that nobody gave."""
+    absent = [
+        option
+        for option in all_options().values()
+        if option.required and option.path not in settings and option.path not in sources.failed
+    ]
+    if not absent:
+        return []
+    # Without a run nobody looks at the data, so this report says what they need as well.
+    names = [*absent, *([] if settings.value("data.data_path") else [all_options()["data.data_path"]])]
+    lines = [f"{option.flag}, or {option.json_key} in a JSON" for option in names]
+    for key, path in sources.file.autos.items():
+        if path in [option.path for option in absent]:
+            lines.append(f'({sources.file.label}: {key} is "auto", and no flag or block fills it)')
+    return [
+        Problem(
+            f"{len(names)} required option{'s are' if len(names) > 1 else ' is'} missing: "
+            + ", ".join(option.name for option in names),
+            advice="give\n" + "\n".join(f"    {line}" for line in lines),
+        )
+    ]
+
+
+def _build(settings: Settings) -> RunConfig:
+    """The frozen run. Every value was checked where it was read."""
+    blocks = {
+        name: block(**{key: settings.value(f"{name}.{key}") for key in block.model_fields})
+        for name, block in block_classes().items()
+    }
+    return RunConfig(**blocks, world_size=settings.world_size)
+
+
+def _auto_notes(file: DeepSpeedFile, run: RunConfig, final: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
+    """One line for each "auto" of the DeepSpeed JSON, with the value that filled it."""
+    notes = []
+    for key, path in file.autos.items():
+        if path in origins:
+            block, name = path.split(".")
+            value = getattr(getattr(run, block), name)
+            notes.append(f'{file.label}: "auto" {key} = {value} (from {origins[path]})')
+        elif key in final:
+            notes.append(f'{file.label}: "auto" {key} = {final[key]} (from {path})')
+        else:
+            notes.append(f'{file.label}: "auto" {key} is filled from {path}')
+    return notes

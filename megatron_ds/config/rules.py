@@ -1,0 +1,258 @@
+"""The rules that involve more than one option. Each is a function from settings to problems; all of them always run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from megatron_ds.config.settings import Settings
+from megatron_ds.errors import Problem, Source
+
+Rule = Callable[[Settings], Iterator[Problem]]
+
+_TP = "parallel.tensor_model_parallel_size"
+_PP = "parallel.pipeline_model_parallel_size"
+_ZERO = "parallel.zero_stage"
+
+
+def derived_zero_stage(settings: Settings) -> int:
+    """The ZeRO stage in force when none is given: 0 for fp32 without a pipeline, else 1."""
+    return 0 if settings.precision == "fp32" and settings.value(_PP) == 1 else 1
+
+
+def processes_hold_whole_models(settings: Settings) -> Iterator[Problem]:
+    """TP x PP divides the number of processes."""
+    world, ranks = settings.world_size, settings.model_ranks
+    if world % ranks:
+        below = world // ranks * ranks
+        counts = f"{below} or {below + ranks}" if below else str(ranks)
+        yield Problem(
+            f"{world} processes can't be shared out: TP {settings.value(_TP)} x PP {settings.value(_PP)} = {ranks} "
+            f"doesn't divide {world}",
+            (*settings.sources(_TP, _PP), Source("processes", str(world), "WORLD_SIZE")),
+            f"start {counts} processes, or change TP or PP",
+        )
+
+
+def _divisible(settings: Settings, path: str, by: str, rule: str) -> Iterator[Problem]:
+    number, divisor = settings.value(path), settings.value(by)
+    if number and divisor and number % divisor:
+        names = settings.source(path).name, settings.source(by).name
+        below, above = number // divisor * divisor, (number // divisor + 1) * divisor
+        ways = f"{below} or {above}" if below else str(above)
+        yield Problem(
+            f"{names[0]} {number} is not a multiple of {names[1]} {divisor}: {rule}",
+            settings.sources(path, by),
+            f"use {names[0]} {ways}, or another {names[1]}",
+        )
+
+
+def heads_divide_hidden_size(settings: Settings) -> Iterator[Problem]:
+    """Every head has the same width."""
+    yield from _divisible(
+        settings, "model.hidden_size", "model.num_attention_heads", "all attention heads have the same width"
+    )
+
+
+def tp_divides_heads(settings: Settings) -> Iterator[Problem]:
+    """Tensor-parallel ranks share heads evenly."""
+    yield from _divisible(
+        settings, "model.num_attention_heads", _TP, "each tensor-parallel rank has the same number of heads"
+    )
+
+
+def tp_divides_ffn(settings: Settings) -> Iterator[Problem]:
+    """Tensor-parallel ranks share the MLP's columns evenly; a derived width is 4 x hidden."""
+    hidden, tp = settings.value("model.hidden_size"), settings.value(_TP)
+    rule = "each tensor-parallel rank has the same number of columns of the MLP"
+    if settings.value("model.ffn_hidden_size") is not None:
+        yield from _divisible(settings, "model.ffn_hidden_size", _TP, rule)
+    elif hidden and 4 * hidden % tp:
+        yield Problem(
+            f"MLP width 4 x hidden_size {hidden} = {4 * hidden} is not a multiple of tensor_model_parallel_size {tp}: "
+            f"{rule}",
+            settings.sources("model.hidden_size", _TP),
+            "give --ffn-hidden-size, or another hidden size or TP",
+        )
+
+
+def stages_have_layers(settings: Settings) -> Iterator[Problem]:
+    """Every stage has a layer; uneven stages are legal."""
+    layers, stages = settings.value("model.num_layers"), settings.value(_PP)
+    if layers and layers < stages:
+        yield Problem(
+            f"{layers} transformer layer{'s' if layers > 1 else ''} can't fill {stages} pipeline stages: "
+            "each stage has at least one",
+            settings.sources("model.num_layers", _PP),
+            f"use a pipeline size of at most {layers}, or at least {stages} layers (uneven stages are legal)",
+        )
+
+
+def zero_fits_pipeline(settings: Settings) -> Iterator[Problem]:
+    """Stages 2 and 3 shard gradients, which a pipeline sums over micro-batches."""
+    stage, stages = settings.value(_ZERO), settings.value(_PP)
+    if stage in (2, 3) and stages > 1:
+        yield Problem(
+            f"ZeRO stage {stage} can't run with a pipeline of {stages} stages, which sums its gradients over all "
+            "micro-batches of a step before they are shared out",
+            settings.sources(_ZERO, _PP),
+            f"three ways out: ZeRO-1 with this pipeline; or pipeline size 1 with ZeRO-{stage}; or pipeline size 1, "
+            f"ZeRO-{stage} and tensor parallelism in the pipeline's place (TP "
+            f"{settings.value(_TP)} -> {settings.model_ranks})",
+        )
+
+
+def zero_stage_0_is_fp32_without_pipeline(settings: Settings) -> Iterator[Problem]:
+    """DeepSpeed's gradient norm is wrong for stage 0 in bf16, fp16, and in a pipeline."""
+    if settings.value(_ZERO) != 0:
+        return
+    wrong = []
+    if settings.precision != "fp32":
+        wrong.append((settings.precision, settings.source(f"training.{settings.precision}")))
+    if settings.value(_PP) > 1:
+        wrong.append((f"a pipeline of {settings.value(_PP)} stages", settings.source(_PP)))
+    if wrong:
+        yield Problem(
+            f"ZeRO stage 0 can't run with {' and '.join(name for name, _ in wrong)}: DeepSpeed's gradient norm and "
+            "clipping are wrong there",
+            (settings.source(_ZERO), *(source for _, source in wrong)),
+            "use ZeRO stage 1, at any data-parallel size (also 1), or leave the stage out",
+        )
+
+
+def one_precision(settings: Settings) -> Iterator[Problem]:
+    """bf16 or fp16, not both."""
+    if settings.value("training.bf16") and settings.value("training.fp16"):
+        yield Problem(
+            "bf16 and fp16 are both on: a run has one precision",
+            settings.sources("training.bf16", "training.fp16"),
+            "keep bf16 (no loss scaling; needs Ampere or newer, or a CPU) or fp16",
+        )
+
+
+def fp16_scales_are_powers(settings: Settings) -> Iterator[Problem]:
+    """DeepSpeed takes the first scale as a power of two, and the least one as a whole number."""
+    if not settings.value("training.fp16"):
+        return
+    scale = settings.value("training.initial_loss_scale")
+    if 2.0 ** (int(scale).bit_length() - 1) != scale:
+        yield Problem(
+            f"initial_loss_scale {scale} is not a power of two",
+            settings.sources("training.initial_loss_scale"),
+            f"use {2 ** (int(scale).bit_length() - 1)} or {2 ** int(scale).bit_length()}",
+        )
+    least = settings.value("training.min_loss_scale")
+    if not float(least).is_integer():
+        yield Problem(
+            f"min_loss_scale {least} is not a whole number, which DeepSpeed wants",
+            settings.sources("training.min_loss_scale"),
+            "use 1 or more",
+        )
+
+
+def sequence_fits_positions(settings: Settings) -> Iterator[Problem]:
+    """There is a position embedding for each token of a sample."""
+    sequence, positions = settings.value("model.seq_length"), settings.value("model.max_position_embeddings")
+    if sequence and positions and sequence > positions:
+        yield Problem(
+            f"seq_length {sequence} is more than max_position_embeddings {positions}",
+            settings.sources("model.seq_length", "model.max_position_embeddings"),
+            f"use a sequence length of at most {positions}, or more positions",
+        )
+
+
+def one_warmup(settings: Settings) -> Iterator[Problem]:
+    """Warm-up is a number of steps or a share."""
+    steps, share = settings.value("optimizer.lr_warmup_iters"), settings.value("optimizer.lr_warmup_fraction")
+    if steps and share is not None:
+        yield Problem(
+            "lr_warmup_iters and lr_warmup_fraction are both given",
+            settings.sources("optimizer.lr_warmup_iters", "optimizer.lr_warmup_fraction"),
+            "keep one of the two",
+        )
+
+
+def warmup_ends_before_decay(settings: Settings) -> Iterator[Problem]:
+    """The decay begins where warm-up ends."""
+    warmup = settings.value("optimizer.lr_warmup_iters")
+    given = settings.value("optimizer.lr_decay_iters")
+    path = "optimizer.lr_decay_iters" if given is not None else "training.train_iters"
+    end = settings.value(path)
+    if settings.value("optimizer.lr_decay_style") == "constant" and given is None:
+        return
+    if end and warmup > end:
+        yield Problem(
+            f"warm-up of {warmup} steps is longer than the decay, which ends at step {end}",
+            settings.sources("optimizer.lr_warmup_iters", path),
+            f"warm up for at most {end} steps, or give a later --lr-decay-iters",
+        )
+
+
+def min_lr_is_below_lr(settings: Settings) -> Iterator[Problem]:
+    """The learning rate decays; it doesn't grow."""
+    peak, floor = settings.value("optimizer.lr"), settings.value("optimizer.min_lr")
+    if peak is not None and floor > peak:
+        yield Problem(
+            f"min_lr {floor} is more than lr {peak}",
+            settings.sources("optimizer.min_lr", "optimizer.lr"),
+            "min_lr is where the decay from lr ends: swap them, or leave min_lr out",
+        )
+
+
+def saves_have_a_folder(settings: Settings) -> Iterator[Problem]:
+    """An interval of saves needs a folder."""
+    if settings.value("checkpoint.save_interval") is not None and settings.value("checkpoint.save") is None:
+        yield Problem(
+            "save_interval is given and save is not: there is no folder to save to",
+            settings.sources("checkpoint.save_interval"),
+            "give --save FOLDER, or leave the interval out",
+        )
+
+
+def fresh_start_has_a_folder(settings: Settings) -> Iterator[Problem]:
+    """--allow-fresh-start is about --load."""
+    if settings.value("checkpoint.allow_fresh_start") and settings.value("checkpoint.load") is None:
+        yield Problem(
+            "allow_fresh_start is given and load is not: a run without --load always starts from step 0",
+            settings.sources("checkpoint.allow_fresh_start"),
+            "give --load FOLDER, or leave --allow-fresh-start out",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    processes_hold_whole_models,
+    heads_divide_hidden_size,
+    tp_divides_heads,
+    tp_divides_ffn,
+    stages_have_layers,
+    zero_fits_pipeline,
+    zero_stage_0_is_fp32_without_pipeline,
+    one_precision,
+    fp16_scales_are_powers,
+    sequence_fits_positions,
+    one_warmup,
+    warmup_ends_before_decay,
+    min_lr_is_below_lr,
+    saves_have_a_folder,
+    fresh_start_has_a_folder,
+)
+
+
+def broken_rules(settings: Settings) -> list[Problem]:
+    """Every problem that every rule finds; rules skip what is not known.
+
+    Args:
+        settings: the options.
+
+    Returns:
+        The problems, in the order of the rules.
+    """
+    return [problem for rule in RULES for problem in rule(settings)]
+
+
+def fp16_on_cpu(settings: Settings) -> Problem:
+    """The problem of fp16 on a CPU."""
+    return Problem(
+        "fp16 needs a GPU, and this run will be on CPU (DS_ACCELERATOR, or no device found)",
+        settings.sources("training.fp16"),
+        "use --bf16, or fp32 (neither of the two flags)",
+    )

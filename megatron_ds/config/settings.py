@@ -1,0 +1,102 @@
+"""Values on their way to a `RunConfig`, each with the place it came from."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megatron_ds.config.catalog import all_options
+from megatron_ds.errors import Problem, Source
+
+DEFAULT_ORIGIN = "default"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value and its origin, for instance ``--lr`` or ``my_ds.json: bf16.enabled``."""
+
+    value: Any
+    origin: str
+
+
+class Settings(Mapping[str, Given]):
+    """The options that somebody gave, by path. Reading falls back to the defaults; ``in`` and iteration don't.
+
+    Args:
+        given: the values that were given.
+        world_size: number of processes.
+    """
+
+    def __init__(self, given: Mapping[str, Given], world_size: int) -> None:
+        self._given = dict(given)
+        self.world_size = world_size
+
+    def __getitem__(self, path: str) -> Given:
+        return self._given[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def value(self, path: str) -> Any:
+        """The value in force: given or default; None when there is neither."""
+        assert path in all_options(), path
+        return self._given[path].value if path in self._given else all_options()[path].default
+
+    def origin(self, path: str) -> str:
+        """Where the value in force comes from."""
+        return self._given[path].origin if path in self._given else DEFAULT_ORIGIN
+
+    def source(self, path: str) -> Source:
+        """The value in force as a part of a problem."""
+        value = self.value(path)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return Source(all_options()[path].name, text, self.origin(path))
+
+    def sources(self, *paths: str) -> tuple[Source, ...]:
+        """The values in force as parts of a problem."""
+        return tuple(self.source(path) for path in paths)
+
+    def with_given(self, more: Mapping[str, Given]) -> Settings:
+        """A copy in which `more` stands over what was there."""
+        return Settings({**self._given, **more}, self.world_size)
+
+    @property
+    def precision(self) -> str:
+        """``bf16``, ``fp16`` or ``fp32``."""
+        return "bf16" if self.value("training.bf16") else "fp16" if self.value("training.fp16") else "fp32"
+
+    @property
+    def model_ranks(self) -> int:
+        """Processes that hold one copy of the model: TP x PP."""
+        tp: int = self.value("parallel.tensor_model_parallel_size")
+        pp: int = self.value("parallel.pipeline_model_parallel_size")
+        return tp * pp
+
+    @property
+    def dp_size(self) -> int | None:
+        """Data-parallel size; None when TP x PP doesn't divide the number of processes."""
+        replicas, rest = divmod(self.world_size, self.model_ranks)
+        return None if rest else replicas
+
+    @property
+    def dp_source(self) -> Source:
+        """The data-parallel size as a part of a problem, with how it follows from the number of processes."""
+        tp = self.value("parallel.tensor_model_parallel_size")
+        pp = self.value("parallel.pipeline_model_parallel_size")
+        return Source("data-parallel size", str(self.dp_size), f"{self.world_size} processes / (TP {tp} x PP {pp})")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` – did you mean X?`` for the nearest known spelling; empty when nothing is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" – did you mean {near[0]}?" if near else ""
+
+
+def wrong_value(name: str, value: Any, origin: str, wanted: str) -> Problem:
+    """The problem of a value that has the wrong type or is out of range."""
+    return Problem(f"{name} is {wanted}, not {value!r}", (Source(name, str(value), origin),))
