@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from megatron_ds.config.settings import Settings
@@ -218,12 +219,32 @@ def fresh_start_has_a_folder(settings: Settings) -> Iterator[Problem]:
         )
 
 
+def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
+    """DeepSpeed knows three ways to deal layers to stages."""
+    path = "parallel.pp_partition_method"
+    method: str = settings.value(path)
+    if method.lower() in ("uniform", "parameters"):
+        return
+    kind, _, pattern = method.partition(":")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield Problem(f"pp_partition_method {method!r}: no regular expression ({error})", settings.sources(path))
+    if kind.lower() != "type" or not pattern:
+        yield Problem(
+            f"pp_partition_method {method!r} is unknown",
+            settings.sources(path),
+            "use uniform, parameters or type:REGEX, for instance type:transformer",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     processes_hold_whole_models,
     heads_divide_hidden_size,
     tp_divides_heads,
     tp_divides_ffn,
     stages_have_layers,
+    partition_method_is_known,
     zero_fits_pipeline,
     zero_stage_0_is_fp32_without_pipeline,
     one_precision,
