@@ -1,0 +1,1 @@
+"""The commands: they parse, check, and call down."""

@@ -1,0 +1,172 @@
+"""``megatron-ds preprocess``: JSON lines to token files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from megatron_ds.data.encode import EncodedBatch, EncodeOptions, encode_in_order
+from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
+from megatron_ds.data.indexed_format import token_dtype
+from megatron_ds.data.json_lines import read_line_batches
+from megatron_ds.errors import ConfigError, DataError, Problem
+from megatron_ds.tokenizers import Tokenizer, build_tokenizer
+from megatron_ds.utils.logging import logger
+
+# Large enough that passing a batch to a worker costs little, small enough that two dozen in flight are nothing.
+BATCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TokenizerFlags:
+    """The tokenizer as the command line names it; see `megatron_ds.tokenizers.TokenizerOptions`."""
+
+    tokenizer_type: str | None
+    tokenizer_name_or_path: str | None
+    tokenizer_model: str | None
+    vocab_file: str | None
+    merge_file: str | None
+
+
+class _QuietBar(tqdm):  # type: ignore[misc]
+    """A progress bar without tqdm's monitor thread: worker processes are forked from this one."""
+
+    monitor_interval = 0
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes ``<prefix>_<key>_document.bin`` and ``.idx`` for each JSON key.
+
+    Args:
+        argv: the command line after ``megatron-ds preprocess``.
+
+    Raises:
+        ConfigError: an option or an input file is wrong. Nothing was read.
+        DataError: a line is bad, or there is no text at all. Nothing stays behind.
+    """
+    arguments = _parser().parse_args(argv)
+    files = _input_files(arguments.input)
+    tokenizer_flags = TokenizerFlags(
+        arguments.tokenizer_type,
+        arguments.tokenizer_name_or_path,
+        arguments.tokenizer_model,
+        arguments.vocab_file,
+        arguments.merge_file,
+    )
+    tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
+    _check_eod(tokenizer, arguments.append_eod)
+    options = EncodeOptions(tokenizer_flags, arguments.vocab_size, tuple(arguments.json_keys), arguments.append_eod)
+    batches = encode_in_order(read_line_batches(files, BATCH_BYTES), options, tokenizer, arguments.workers)
+    total_bytes = sum(file.stat().st_size for file in files)
+    _write(_with_progress(batches, total_bytes, arguments.log_interval), arguments.output_prefix, options, tokenizer)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("megatron-ds preprocess", description="Turns JSON lines into token files.")
+    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files with one JSON object per line")
+    parser.add_argument("--output-prefix", required=True, help="path of the output without _<key>_document.bin")
+    parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys with text (text)")
+    parser.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document id")
+    parser.add_argument("--workers", type=_at_least_one, default=_num_cores(), help="processes (all cores)")
+    parser.add_argument("--log-interval", type=float, default=1.0, help="seconds between updates of the progress bar")
+    group = parser.add_argument_group("tokenizer")
+    group.add_argument(
+        "--tokenizer-type", help="HFTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, ByteTokenizer …"
+    )
+    group.add_argument("--tokenizer-name-or-path", "--tokenizer-name", help="HFTokenizer: a folder, file or hub name")
+    group.add_argument("--tokenizer-model", help="SentencePieceTokenizer: the .model file")
+    group.add_argument("--vocab-file", help="GPT2BPETokenizer: vocab.json")
+    group.add_argument("--merge-file", "--merges-file", help="GPT2BPETokenizer: merges.txt")
+    group.add_argument("--vocab-size", type=_at_least_one, help="NullTokenizer: number of ids")
+    return parser
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _input_files(names: Sequence[str]) -> list[Path]:
+    files = [Path(name) for name in names]
+    missing = [Problem(f"input file not found: {file}", advice="check --input") for file in files if not file.is_file()]
+    if missing:
+        raise ConfigError(missing)
+    return files
+
+
+def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
+    if append_eod and tokenizer.eod_id is None:
+        raise ConfigError(
+            Problem(
+                "--append-eod is given, and the tokenizer has no end-of-document token",
+                advice="name one as eos_token in tokenizer_config.json beside tokenizer.json, or leave --append-eod out",
+            )
+        )
+
+
+def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int, interval: float) -> Iterator[EncodedBatch]:
+    bar = _QuietBar(
+        total=total_bytes,
+        unit="B",
+        unit_scale=True,
+        mininterval=interval,
+        disable=None,
+        file=sys.stderr,
+        desc="preprocess",
+    )
+    with bar:
+        for batch in batches:
+            yield batch
+            bar.update(batch.num_bytes)
+
+
+def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeOptions, tokenizer: Tokenizer) -> None:
+    start = time.perf_counter()
+    num_bytes = 0
+    num_empty = dict.fromkeys(options.keys, 0)
+    with ExitStack() as stack:
+        builders = {
+            key: stack.enter_context(
+                IndexedDatasetBuilder(f"{output_prefix}_{key}_document", token_dtype(tokenizer.vocab_size))
+            )
+            for key in options.keys
+        }
+        for batch in batches:
+            num_bytes += batch.num_bytes
+            for key, documents in batch.documents.items():
+                builders[key].add_documents(documents.tokens, documents.lengths)
+                num_empty[key] += documents.num_empty
+        for key, builder in builders.items():
+            if builder.num_documents == 0:
+                raise DataError(
+                    Problem(
+                        f"the input has no text under {key!r}: all of its {num_empty[key]} lines are empty",
+                        advice="check --input and --json-keys; nothing was written",
+                    )
+                )
+    seconds = time.perf_counter() - start
+    for key, builder in builders.items():
+        if num_empty[key]:
+            logger.warning("%d empty documents skipped under %r", num_empty[key], key)
+        logger.info(
+            "%s: %d documents, %d tokens of %s",
+            builder.prefix,
+            builder.num_documents,
+            builder.num_tokens,
+            builder.dtype,
+        )
+    logger.info("%.1f MB in %.1f s, %.1f MB/s", num_bytes / 1e6, seconds, num_bytes / 1e6 / seconds)

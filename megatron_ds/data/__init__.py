@@ -1,0 +1,7 @@
+"""From token files to training samples. Only `batch` and `loader` import torch."""
+
+from megatron_ds.data.build import GptDatasets, build_gpt_datasets
+from megatron_ds.data.check import check_data
+from megatron_ds.data.samples import SampleCounts
+
+__all__ = ["GptDatasets", "SampleCounts", "build_gpt_datasets", "check_data"]

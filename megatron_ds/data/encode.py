@@ -1,0 +1,145 @@
+"""Encodes batches of lines in worker processes, keeping their order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatron_ds.data.indexed_format import token_dtype
+from megatron_ds.data.json_lines import LineBatch, read_texts
+from megatron_ds.errors import DataError, Problem
+from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """How documents become tokens.
+
+    Attributes:
+        tokenizer: the options that choose the tokenizer.
+        vocab_size: number of ids, for the NullTokenizer.
+        keys: JSON keys to encode.
+        append_eod: whether each document ends with the tokenizer's end-of-document id.
+    """
+
+    tokenizer: TokenizerOptions
+    vocab_size: int | None
+    keys: tuple[str, ...]
+    append_eod: bool
+
+
+@dataclass(frozen=True)
+class EncodedDocuments:
+    """The documents of one key in one batch.
+
+    Attributes:
+        tokens: all documents one after the other, in the dtype of the file, [sum of lengths].
+        lengths: tokens per document, int64 [documents].
+        num_empty: documents without text, which are left out.
+    """
+
+    tokens: NDArray[Any]
+    lengths: NDArray[np.int64]
+    num_empty: int
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """A batch of lines as tokens: its documents by key, and the bytes that were read for it."""
+
+    documents: dict[str, EncodedDocuments]
+    num_bytes: int
+
+
+class Encoder:
+    """Turns a batch of lines into tokens."""
+
+    def __init__(self, options: EncodeOptions, tokenizer: Tokenizer) -> None:
+        self._options = options
+        self._tokenizer = tokenizer
+        self._dtype = token_dtype(tokenizer.vocab_size)
+
+    def encode(self, batch: LineBatch) -> EncodedBatch:
+        """Encodes one batch.
+
+        Raises:
+            DataError: a line is bad; names file and line.
+        """
+        texts = read_texts(batch, self._options.keys)
+        return EncodedBatch({key: self._encode_texts(each) for key, each in texts.items()}, batch.num_bytes)
+
+    def _encode_texts(self, texts: Sequence[str]) -> EncodedDocuments:
+        documents = self._tokenizer.encode_batch([text for text in texts if not _is_blank(text)])
+        documents = [ids for ids in documents if ids]
+        if self._options.append_eod:
+            assert self._tokenizer.eod_id is not None, "a tokenizer without one was refused"
+            for ids in documents:
+                ids.append(self._tokenizer.eod_id)
+        lengths = np.array([len(ids) for ids in documents], dtype=np.int64)
+        tokens = np.empty(int(lengths.sum()), dtype=self._dtype)
+        end = 0
+        for ids in documents:
+            tokens[end : end + len(ids)] = ids
+            end += len(ids)
+        return EncodedDocuments(tokens, lengths, len(texts) - len(documents))
+
+
+def _is_blank(text: str) -> bool:
+    return not text or text.isspace()
+
+
+def encode_in_order(
+    batches: Iterable[LineBatch], options: EncodeOptions, tokenizer: Tokenizer, num_workers: int
+) -> Iterator[EncodedBatch]:
+    """Encodes batches, giving the results in the order of the batches.
+
+    Args:
+        batches: the lines. No more than three batches per worker are held at a time.
+        options: what to encode; every worker builds its own tokenizer from it.
+        tokenizer: the tokenizer for one worker, which is this process.
+        num_workers: processes.
+
+    Raises:
+        DataError: a line is bad (the first bad one in the input), or a worker died.
+    """
+    if num_workers == 1:
+        encoder = Encoder(options, tokenizer)
+        yield from map(encoder.encode, batches)
+        return
+    with ProcessPoolExecutor(num_workers, initializer=_start_worker, initargs=(options,)) as pool:
+        waiting: deque[Future[EncodedBatch]] = deque()
+        try:
+            for batch in batches:
+                waiting.append(pool.submit(_encode_in_worker, batch))
+                if len(waiting) >= 3 * num_workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise DataError(
+                Problem("a worker process died", advice="use fewer --workers when memory ran out; nothing was written")
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+# A worker process has one encoder for its whole life; the pool's initializer has no other place to put it.
+_worker: list[Encoder] = []
+
+
+def _start_worker(options: EncodeOptions) -> None:
+    # The processes already use all cores; threads below them would only get in each other's way.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _worker[:] = [Encoder(options, build_tokenizer(options.tokenizer, vocab_size=options.vocab_size))]
+
+
+def _encode_in_worker(batch: LineBatch) -> EncodedBatch:
+    return _worker[0].encode(batch)

@@ -1,0 +1,119 @@
+"""Keeps built indices on disk, under a name made from everything that determines them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatron_ds.data.gpt_index import GptIndex
+from megatron_ds.data.indexed_dataset import bin_path, idx_path
+from megatron_ds.errors import DataError, Problem
+
+# Part of every name: raise it when the same key would give another index.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class IndexKey:
+    """Everything that an index depends on.
+
+    Attributes:
+        prefix: the data set; its files' sizes and modification times count as well.
+        split: "train", "valid" or "test".
+        split_text: ``--split`` as given.
+        documents: first document of the split, and one past its last.
+        seq_length: input tokens per sample.
+        seed: seed of the order.
+        num_epochs: epochs in the index.
+    """
+
+    prefix: str
+    split: str
+    split_text: str
+    documents: tuple[int, int]
+    seq_length: int
+    seed: int
+    num_epochs: int
+
+    def file_stem(self) -> str:
+        """A short name that changes whenever the index would."""
+        stats = [path.stat() for path in (bin_path(self.prefix), idx_path(self.prefix))]
+        identity = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        parts = (FORMAT, str(Path(self.prefix).resolve()), identity, self.split, self.split_text, self.documents)
+        everything = json.dumps([*parts, self.seq_length, self.seed, self.num_epochs])
+        return f"{Path(self.prefix).name}_{self.split}_{hashlib.sha256(everything.encode()).hexdigest()[:24]}"
+
+
+class IndexCache:
+    """A folder of indices, two ``.npy`` files each, memory-mapped when read.
+
+    Files appear under their names whole (written beside, then renamed), so that a killed job leaves no half index
+    and two jobs that build the same index at once do not disturb each other.
+
+    Args:
+        folder: where the files are kept; made when something is stored.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, key: IndexKey) -> GptIndex | None:
+        """The index of `key`, or None when it is not there or can't be read."""
+        stem = key.file_stem()
+        try:
+            return GptIndex(_map_array(self._path(stem, "documents")), _map_array(self._path(stem, "samples")))
+        except (OSError, ValueError, EOFError):
+            return None
+
+    def store(self, key: IndexKey, index: GptIndex) -> None:
+        """Writes an index.
+
+        Raises:
+            DataError: the folder can't be written.
+        """
+        stem = key.file_stem()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write_array(self._path(stem, "documents"), index.document_order)
+            _write_array(self._path(stem, "samples"), index.sample_starts)
+        except OSError as error:
+            raise DataError(
+                Problem(
+                    f"the sample index can't be written to {self.folder}: {error}",
+                    advice="give a folder that can be written with --data-cache-path, or free space there",
+                )
+            ) from None
+
+    def _path(self, stem: str, part: str) -> Path:
+        return self.folder / f"{stem}_{part}.npy"
+
+
+def cache_folder(prefix: str, data_cache_path: str | None) -> Path:
+    """The folder of a data set's indices: the one that was given, else one beside the data."""
+    return Path(data_cache_path) if data_cache_path else Path(f"{prefix}_cache")
+
+
+def _map_array(path: Path) -> NDArray[Any]:
+    # A plain view: indexing a np.memmap costs several times as much.
+    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    return array
+
+
+def _write_array(path: Path, array: NDArray[Any]) -> None:
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with temporary.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,230 @@
+"""Reader and writer of Megatron's ``.bin``/``.idx`` pairs."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from megatron_ds.data.indexed_format import (
+    DTYPES,
+    HEADER,
+    IndexHeader,
+    broken_file,
+    byte_pointers,
+    dtype_code,
+    read_header,
+)
+from megatron_ds.errors import DataError, Problem
+
+Array = NDArray[Any]
+
+
+def bin_path(prefix: str) -> Path:
+    """The file with the tokens."""
+    return Path(f"{prefix}.bin")
+
+
+def idx_path(prefix: str) -> Path:
+    """The file with sizes, pointers and documents."""
+    return Path(f"{prefix}.idx")
+
+
+class IndexedDataset:
+    """Sequences of tokens in a memory-mapped ``.bin``/``.idx`` pair; nothing is read before it is used.
+
+    Args:
+        prefix: path of the two files without their suffix.
+
+    Attributes:
+        tokens: all tokens, [num_tokens].
+        sizes: tokens per sequence, int32 [num_sequences].
+        pointers: first byte of each sequence, int64 [num_sequences].
+        document_index: first sequence of each document, then the number of sequences, int64 [num_documents + 1].
+
+    Raises:
+        DataError: a file is missing, truncated, no Megatron index, or the two do not belong together.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        for path in (idx_path(prefix), bin_path(prefix)):
+            if not path.is_file():
+                raise DataError(
+                    Problem(f"data file not found: {path}", advice="check the path, or preprocess the data")
+                )
+        header = read_header(idx_path(prefix))
+        buffer = _map(idx_path(prefix))
+        count = header.num_sequences
+        self.sizes: NDArray[np.int32] = np.frombuffer(buffer, np.int32, count, HEADER.size)
+        self.pointers: NDArray[np.int64] = np.frombuffer(buffer, np.int64, count, HEADER.size + 4 * count)
+        self.document_index: NDArray[np.int64] = np.frombuffer(
+            buffer, np.int64, header.document_index_length, HEADER.size + 12 * count
+        )
+        self.num_tokens = int(self.sizes.sum(dtype=np.int64))
+        self.dtype = self._find_dtype(header)
+        self._check_layout()
+        self.tokens: Array = (
+            np.frombuffer(_map(bin_path(prefix)), self.dtype) if self.num_tokens else np.empty(0, self.dtype)
+        )
+
+    def _find_dtype(self, header: IndexHeader) -> np.dtype[Any]:
+        path = bin_path(self.prefix)
+        size = path.stat().st_size
+        candidates = [np.dtype(each) for each in DTYPES[header.dtype_code]]
+        for dtype in candidates:
+            if size == self.num_tokens * dtype.itemsize:
+                return dtype
+        expected = self.num_tokens * candidates[0].itemsize
+        relation = "is truncated" if size < expected else "is longer than its .idx says"
+        tokens = f"{self.num_tokens} tokens of {candidates[0]}"
+        raise DataError(broken_file(path, f"{relation}: {size} bytes, expected {expected} ({tokens})"))
+
+    def _check_layout(self) -> None:
+        end = int(self.pointers[-1]) + int(self.sizes[-1]) * self.dtype.itemsize if len(self.sizes) else 0
+        if end != self.num_tokens * self.dtype.itemsize or (len(self.sizes) and self.pointers[0] != 0):
+            raise DataError(broken_file(idx_path(self.prefix), "has byte pointers that do not match its sizes"))
+        documents = self.document_index
+        if len(documents) == 0 or documents[0] != 0 or documents[-1] != len(self.sizes):
+            raise DataError(
+                broken_file(idx_path(self.prefix), "has a document index that does not cover its sequences")
+            )
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, sequence: int) -> Array:
+        """The tokens of one sequence, as a read-only view in the file's dtype."""
+        size = self.sizes[sequence]
+        start = self.pointers[sequence] // self.dtype.itemsize
+        return self.tokens[start : start + size]
+
+    def __reduce__(self) -> tuple[type[IndexedDataset], tuple[str]]:
+        # A worker process maps the files again: pickling the arrays would copy the corpus.
+        return IndexedDataset, (self.prefix,)
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents."""
+        return len(self.document_index) - 1
+
+    def document_start(self, document: int) -> int:
+        """Position in `tokens` of a document's first token; for `num_documents`, the number of tokens."""
+        sequence = self.document_index[document]
+        if sequence == len(self.sizes):
+            return self.num_tokens
+        return int(self.pointers[sequence]) // self.dtype.itemsize
+
+    def document_lengths(self, first: int, end: int) -> NDArray[np.int64]:
+        """Tokens of each document in ``[first, end)``, [end - first]; a document may be several sequences, or none."""
+        sequences = self.document_index[first : end + 1]
+        starts = np.append(self.pointers // self.dtype.itemsize, self.num_tokens)
+        return np.diff(starts[sequences])
+
+
+def _map(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class IndexedDatasetBuilder:
+    """Writes a ``.bin``/``.idx`` pair. Nothing stands under the final names before `finalize`.
+
+    As a context manager it finalizes at the end of the block, and removes what it wrote after an exception.
+
+    Args:
+        prefix: path of the two files without their suffix. The folder is made when it is missing.
+        dtype: dtype of the tokens in the file; see `token_dtype`.
+    """
+
+    def __init__(self, prefix: str, dtype: DTypeLike) -> None:
+        self.prefix = prefix
+        self.dtype = np.dtype(dtype)
+        self.num_tokens = 0
+        self.num_documents = 0
+        self._sizes: list[NDArray[np.int32]] = []
+        bin_path(prefix).parent.mkdir(parents=True, exist_ok=True)
+        self._temporary_bin = Path(f"{prefix}.bin.part{os.getpid()}")
+        self._temporary_idx = Path(f"{prefix}.idx.part{os.getpid()}")
+        self._file = self._temporary_bin.open("wb")
+
+    def __enter__(self) -> IndexedDatasetBuilder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finalize()
+        else:
+            self.abort()
+
+    def add_document(self, tokens: Array) -> None:
+        """Appends one document of one sequence.
+
+        Raises:
+            DataError: an id does not fit into the dtype.
+        """
+        self.add_documents(tokens, np.array([len(tokens)], dtype=np.int64))
+
+    def add_documents(self, tokens: Array, lengths: NDArray[Any]) -> None:
+        """Appends documents of one sequence each.
+
+        Args:
+            tokens: the tokens of all documents, one after the other, [sum of lengths].
+            lengths: tokens per document, [number of documents].
+
+        Raises:
+            DataError: an id does not fit into the dtype, or a document has 2^31 tokens or more.
+        """
+        assert int(lengths.sum()) == len(tokens), "the lengths describe the tokens"
+        if len(lengths) and lengths.max() > np.iinfo(np.int32).max:
+            raise DataError(f"a document has {lengths.max()} tokens; the format's limit is {np.iinfo(np.int32).max}")
+        self._file.write(self._as_stored(tokens).tobytes())
+        self._sizes.append(lengths.astype(np.int32))
+        self.num_tokens += len(tokens)
+        self.num_documents += len(lengths)
+
+    def _as_stored(self, tokens: Array) -> Array:
+        if tokens.dtype == self.dtype or len(tokens) == 0:
+            return tokens.astype(self.dtype, copy=False)
+        limits = np.iinfo(self.dtype)
+        if tokens.min() < limits.min or tokens.max() > limits.max:
+            wrong = tokens.max() if tokens.max() > limits.max else tokens.min()
+            raise DataError(f"token id {wrong} does not fit into {self.dtype} ({limits.min} to {limits.max})")
+        return tokens.astype(self.dtype)
+
+    def finalize(self) -> None:
+        """Writes the index and moves both files to their final names."""
+        sizes = np.concatenate([np.empty(0, dtype=np.int32), *self._sizes])
+        documents = np.arange(len(sizes) + 1, dtype=np.int64)
+        header = IndexHeader(dtype_code(self.dtype), len(sizes), len(documents))
+        with self._temporary_idx.open("wb") as file:
+            file.write(header.to_bytes())
+            file.write(sizes.tobytes())
+            file.write(byte_pointers(sizes, self.dtype.itemsize).tobytes())
+            file.write(documents.tobytes())
+            _flush_to_disk(file)
+        _flush_to_disk(self._file)
+        self._file.close()
+        # An old index beside a new .bin would describe other documents, so it goes first: whenever this stops, the
+        # pair is whole or its .idx is missing.
+        idx_path(self.prefix).unlink(missing_ok=True)
+        self._temporary_bin.replace(bin_path(self.prefix))
+        self._temporary_idx.replace(idx_path(self.prefix))
+
+    def abort(self) -> None:
+        """Removes everything that this builder wrote. Files of an earlier run stay as they are."""
+        self._file.close()
+        self._temporary_bin.unlink(missing_ok=True)
+        self._temporary_idx.unlink(missing_ok=True)
+
+
+def _flush_to_disk(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,33 @@
+"""GPT-2's byte-level BPE from its two files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from megatron_ds.errors import ConfigError, Problem
+from megatron_ds.tokenizers.fast import FastTokenizer
+
+
+def load_gpt2_bpe_tokenizer(vocab_file: Path, merge_file: Path) -> FastTokenizer:
+    """Builds GPT-2's tokenizer from ``vocab.json`` (or ``encoder.json``) and ``merges.txt`` (or ``vocab.bpe``).
+
+    The end of a document is ``<|endoftext|>`` when the vocabulary has it.
+
+    Raises:
+        ConfigError: the files are no byte-level BPE.
+    """
+    import tokenizers  # noqa: PLC0415 – only who asks for it pays for the import
+
+    try:
+        model = tokenizers.models.BPE.from_file(str(vocab_file), str(merge_file))
+    except Exception as error:  # The library raises bare Exception for whatever is wrong in the files.
+        raise ConfigError(
+            Problem(
+                f"{vocab_file} and {merge_file} are not the two files of a byte-level BPE: {error}",
+                advice="give --vocab-file vocab.json and --merge-file merges.txt of the same tokenizer",
+            )
+        ) from None
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    return FastTokenizer(backend, backend.token_to_id("<|endoftext|>"))

@@ -1,0 +1,110 @@
+"""Tokenizers of Hugging Face: a tokenizer.json read directly, anything else through transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron_ds.errors import ConfigError, Problem, Source
+from megatron_ds.tokenizers.base import Tokenizer
+from megatron_ds.tokenizers.fast import FastTokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+# Used when no file beside tokenizer.json says which token ends a text.
+USUAL_EOS_TOKENS = ("<|endoftext|>", "</s>", "<eos>")
+
+
+def load_hugging_face_tokenizer(name_or_path: str) -> Tokenizer:
+    """Loads a tokenizer from a ``tokenizer.json``, a folder, or the hub.
+
+    A ``tokenizer.json`` is read by the `tokenizers` library alone: importing transformers takes seconds.
+
+    The end of a document is the ``eos_token`` of ``tokenizer_config.json`` or ``special_tokens_map.json``; without
+    these, ``<|endoftext|>``, ``</s>`` or ``<eos>`` when it is a special token; else None.
+
+    Raises:
+        ConfigError: there is no such file, folder or hub name, or it is no tokenizer.
+    """
+    path = Path(name_or_path)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if file.is_file():
+        return _load_file(file)
+    if path.is_dir() or not _looks_like_path(name_or_path):
+        return _load_with_transformers(name_or_path)
+    raise ConfigError(_problem(name_or_path, f"tokenizer not found: {name_or_path}"))
+
+
+def _looks_like_path(name: str) -> bool:
+    """Whether `name` can't be a hub name, which is ``name`` or ``owner/name``."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith((".json", ".model"))
+
+
+def _load_file(file: Path) -> Tokenizer:
+    import tokenizers  # noqa: PLC0415 – only who asks for it pays for the import
+
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # The library raises bare Exception for whatever is wrong in the file.
+        raise ConfigError(_problem(str(file), f"{file} is not a tokenizer.json: {error}")) from None
+    return FastTokenizer(backend, _eod_id(backend, file.parent))
+
+
+def _eod_id(backend: tokenizers.Tokenizer, folder: Path) -> int | None:
+    named = _named_eos_token(folder)
+    if named is None:
+        special = {
+            token.content: number for number, token in backend.get_added_tokens_decoder().items() if token.special
+        }
+        return next((special[token] for token in USUAL_EOS_TOKENS if token in special), None)
+    eod_id: int | None = backend.token_to_id(named)
+    if eod_id is None:
+        # Going on without it, or with another model's token, would make the document borders vanish.
+        raise ConfigError(
+            Problem(
+                f"eos_token {named!r} is not in the vocabulary of {folder / 'tokenizer.json'}",
+                advice="add the token to tokenizer.json, or correct tokenizer_config.json beside it",
+            )
+        )
+    return eod_id
+
+
+def _named_eos_token(folder: Path) -> str | None:
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        file = folder / name
+        if not file.is_file():
+            continue
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigError(Problem(f"{file} is not JSON: {error}", advice="restore or remove the file")) from None
+        token = content.get("eos_token") if isinstance(content, dict) else None
+        # The token is a string, or an object with the string and its matching rules.
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            return token
+    return None
+
+
+def _load_with_transformers(name_or_path: str) -> Tokenizer:
+    from transformers import AutoTokenizer  # noqa: PLC0415 – importing it takes seconds
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(name_or_path)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        first_line = str(error).strip().split("\n")[0]
+        raise ConfigError(_problem(name_or_path, f"no tokenizer found for {name_or_path!r}: {first_line}")) from None
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ConfigError(_problem(name_or_path, f"{name_or_path!r} has no fast (`tokenizers`) implementation"))
+    return FastTokenizer(backend, tokenizer.eos_token_id)
+
+
+def _problem(name_or_path: str, message: str) -> Problem:
+    return Problem(
+        message,
+        sources=(Source("tokenizer_name_or_path", name_or_path, "--tokenizer-name-or-path"),),
+        advice="give a tokenizer.json, a folder that has one, or the name of a tokenizer on the hub",
+    )
