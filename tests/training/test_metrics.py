@@ -54,7 +54,7 @@ def test_metrics_have_exactly_the_documented_keys() -> None:
         "tokens_per_second tokens_per_second_per_gpu model_tflops_per_gpu mfu peak_memory_gib"
     )
     assert [field.name for field in fields(StepMetrics)] == step_keys.split()
-    assert [field.name for field in fields(EvalMetrics)] == "step split set loss ppl".split()
+    assert [field.name for field in fields(EvalMetrics)] == ["step", "split", "set", "loss", "ppl"]
 
 
 def test_log_line_on_gpu_names_everything_with_units() -> None:
