@@ -167,6 +167,8 @@ def _number(text: str) -> Any:
 
 
 def _validated(option: Option, value: Any) -> Any:
+    if isinstance(value, bool) and option.kind != "bool":
+        raise ValueError(_wanted(option))  # for Python, and so for a list of choices, True is 1
     if option.kind == "int" and isinstance(value, float) and value.is_integer():
         value = int(value)  # people write 1e5 for a count
     if option.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
@@ -177,12 +179,12 @@ def _validated(option: Option, value: Any) -> Any:
         raise ValueError(_wanted(option, error)) from None
 
 
-def _wanted(option: Option, error: ValidationError) -> str:
+def _wanted(option: Option, error: ValidationError | None = None) -> str:
     """What the option takes, in our words; a range is told by pydantic's own message."""
     if option.choices:
         return "one of " + ", ".join(str(choice) for choice in option.choices)
-    details = error.errors()[0]
-    if details["type"].startswith(("greater_than", "less_than")):
+    details = error.errors()[0] if error is not None else None
+    if details is not None and details["type"].startswith(("greater_than", "less_than")):
         return "a number " + details["msg"].removeprefix("Input should be ")
     wanted = {
         "int": "a whole number",

@@ -62,7 +62,7 @@ def _auto_fills(hidden_size: int) -> dict[str, int]:
 def _dtype_problems(file: DeepSpeedFile, settings: Settings) -> Iterator[Problem]:
     wanted = file.passed.get("data_types", {}).get("grad_accum_dtype")
     allowed = dict.fromkeys((settings.precision, "fp32"))
-    if wanted is not None and wanted != AUTO and wanted not in allowed:
+    if wanted is not None and wanted != AUTO and str(wanted) not in allowed:
         origin = f"{file.label}: data_types.grad_accum_dtype"
         yield Problem(
             f"gradients of a {settings.precision} run are summed in {' or '.join(allowed)}, not in {wanted}",

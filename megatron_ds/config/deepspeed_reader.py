@@ -205,7 +205,7 @@ def _read_scheduler(result: DeepSpeedFile, content: Mapping[str, Any]) -> None:
     if _lookup(content, "scheduler") is None:
         return
     kind = _lookup(content, "scheduler.type")
-    if kind not in SCHEDULER_STYLES:
+    if not isinstance(kind, str) or kind not in SCHEDULER_STYLES:
         result.problems.append(
             Problem(
                 f"{result.label}: scheduler.type {kind!r} has no counterpart among our schedules",

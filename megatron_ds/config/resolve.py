@@ -177,6 +177,8 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
     settings = Settings(given, world_size)
     filled, batch_problems = merge_batch_sizes(settings, sources.file.accumulation)
     settings = settings.with_given(filled)
+    if sources.file.accumulation is not None and "training.global_batch_size" in settings:
+        sources.file.failed.add("training.micro_batch_size")  # not missing: it follows, or can't, which is reported
     problems = [*world_problems, *problems, *batch_problems, *broken_rules(settings)]
     if settings.value("training.fp16") and accelerator_is_cpu(environ):
         problems.append(fp16_on_cpu(settings))

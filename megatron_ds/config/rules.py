@@ -26,9 +26,9 @@ def processes_hold_whole_models(settings: Settings) -> Iterator[Problem]:
     if world % ranks:
         below = world // ranks * ranks
         counts = f"{below} or {below + ranks}" if below else str(ranks)
+        layout = f"TP {settings.value(_TP)} x PP {settings.value(_PP)} = {ranks}"
         yield Problem(
-            f"{world} processes can't be shared out: TP {settings.value(_TP)} x PP {settings.value(_PP)} = {ranks} "
-            f"doesn't divide {world}",
+            f"{world} process{'es' if world > 1 else ''} can't be shared out: {layout} doesn't divide {world}",
             (*settings.sources(_TP, _PP), Source("processes", str(world), "WORLD_SIZE")),
             f"start {counts} processes, or change TP or PP",
         )

@@ -88,7 +88,11 @@ class Settings(Mapping[str, Given]):
         """The data-parallel size as a part of a problem, with how it follows from the number of processes."""
         tp = self.value("parallel.tensor_model_parallel_size")
         pp = self.value("parallel.pipeline_model_parallel_size")
-        return Source("data-parallel size", str(self.dp_size), f"{self.world_size} processes / (TP {tp} x PP {pp})")
+        return Source(
+            "data-parallel size",
+            str(self.dp_size),
+            f"{self.world_size} process{'es' if self.world_size > 1 else ''} / (TP {tp} x PP {pp})",
+        )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

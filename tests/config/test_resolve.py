@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megatron_ds.config import RunConfig, collect, describe, resolve, write_resolved
+from megatron_ds.errors import ConfigError
+from tests.config.helpers import environ, only_problem, problems, resolved, words, write_json
+
+
+def block(**blocks):
+    return {"megatron_ds": blocks}
+
+
+def test_precedence_later_source_wins_and_origin_says_which(tmp_path):
+    file = write_json(
+        tmp_path / "run.json",
+        block(
+            model={"preset": "gpt2_125m", "num_layers": 3}, optimizer={"lr": 1e-4, "weight_decay": 0.2, "min_lr": 1e-6}
+        ),
+    )
+    config = write_json(tmp_path / "more.json", {"optimizer": {"weight_decay": 0.3, "min_lr": 1e-5}})
+    argv = ["--deepspeed_config", file, "--config", config, "--min-lr", "2e-5", "--micro-batch-size", "1"]
+    result = resolved([*argv, "--train-iters", "6"])
+    run, origins = result.run, result.origins
+    assert (run.optimizer.adam_eps, origins["optimizer.adam_eps"]) == (1e-8, "default")
+    assert (run.model.hidden_size, origins["model.hidden_size"]) == (768, "preset gpt2_125m")
+    assert (run.model.num_layers, origins["model.num_layers"]) == (3, f"{file}: megatron_ds.model.num_layers")
+    assert (run.optimizer.lr, origins["optimizer.lr"]) == (1e-4, f"{file}: megatron_ds.optimizer.lr")
+    assert (run.optimizer.weight_decay, origins["optimizer.weight_decay"]) == (0.3, f"{config}: optimizer.weight_decay")
+    assert (run.optimizer.min_lr, origins["optimizer.min_lr"]) == (2e-5, "--min-lr")
+    assert origins["training.global_batch_size"].startswith("derived: ")
+
+
+def test_model_preset_flag_replaces_the_blocks_preset(tmp_path):
+    file = write_json(tmp_path / "run.json", block(model="gpt2_125m"))
+    argv = ["--deepspeed_config", file, "--micro-batch-size", "1", "--train-iters", "6", "--lr", "1"]
+    assert resolved(argv).run.model.hidden_size == 768
+    result = resolved([*argv, "--model-preset", "gpt2_350m"])
+    assert (result.run.model.hidden_size, result.origins["model.hidden_size"]) == (1024, "preset gpt2_350m")
+
+
+def test_model_preset_misspelt_names_the_nearest():
+    argv = ["--model-preset", "gpt2_125mm", "--micro-batch-size", "1", "--train-iters", "6", "--lr", "1"]
+    assert "did you mean gpt2_125m?" in str(problems(argv)[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (block(modle={}), ["unknown block", "megatron_ds.modle", "did you mean model?"]),
+        (block(lr=1), ["megatron_ds.lr", "megatron_ds.optimizer.lr"]),
+        (block(training={"lr": 1}), ["megatron_ds.training.lr", "its place is megatron_ds.optimizer.lr"]),
+        (block(training={"trian_iters": 1}), ["megatron_ds.training.trian_iters", "train_iters"]),
+        (block(training={"seed": "7"}), ["seed is a whole number, not '7'", "megatron_ds.training.seed"]),
+        (block(training={"seed": True}), ["seed is a whole number, not True"]),
+        (block(training={"bf16": 1}), ["bf16 is true or false, not 1"]),
+        (block(parallel={"zero_stage": True}), ["one of 0, 1, 2, 3, not True"]),
+        (block(training=[1]), ["megatron_ds.training is an object"]),
+        ({"megatron_ds": 3}, ["megatron_ds is an object"]),
+    ],
+)
+def test_block_with_a_mistake_gives_one_problem(tmp_path, content, parts):
+    text = only_problem(words("--deepspeed_config", write_json(tmp_path / "run.json", content)))
+    for part in parts:
+        assert part in text
+
+
+def test_block_null_means_not_given(tmp_path):
+    file = write_json(tmp_path / "run.json", block(training={"seed": None}))
+    assert resolved(words("--deepspeed_config", file)).origins["training.seed"] == "default"
+
+
+def test_block_with_one_data_path_takes_text(tmp_path):
+    file = write_json(tmp_path / "run.json", block(data={"data_path": "my corpus"}))
+    assert resolved(words("--deepspeed_config", file)).run.data.data_path == ["my corpus"]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('{"a": 1,}', "is not valid JSON"),
+        ('{"bf16": {"enabled": true}, "bf16": {}}', "a key is given twice: bf16"),
+        ("[1]", "the outermost value is an object"),
+    ],
+)
+def test_file_that_is_broken_gives_one_problem_with_its_name(tmp_path, text, part):
+    file = tmp_path / "broken.json"
+    file.write_text(text)
+    message = only_problem(words("--deepspeed_config", str(file)))
+    assert part in message and str(file) in message
+
+
+def test_file_that_is_missing_or_a_folder_is_named(tmp_path):
+    assert "there is no such file" in only_problem(words("--config", str(tmp_path / "none.json")))
+    assert "did you mean zero1_bf16?" in only_problem(words("--deepspeed_config", "zero1_bf61"))
+    assert "is a folder" in only_problem(words("--deepspeed_config", str(tmp_path)))
+
+
+def test_deepspeed_config_by_bare_name_says_which_file_was_taken():
+    result = resolved(words("--deepspeed_config", "zero1_bf16"))
+    assert result.run.training.bf16
+    assert result.origins["training.bf16"] == "zero1_bf16.json: bf16.enabled"
+    assert any("taken from" in note and note.endswith("zero1_bf16.json") for note in result.notes)
+
+
+def test_config_with_deepspeed_keys_is_refused(tmp_path):
+    file = write_json(tmp_path / "c.json", {"megatron_ds": {}, "bf16": {}})
+    assert "keys beside megatron_ds: bf16" in only_problem(words("--config", file))
+
+
+def test_missing_options_are_all_listed_with_flag_and_key():
+    result, found = collect([], environ())
+    assert result is None
+    (text,) = [str(problem) for problem in found]
+    assert text.startswith("8 required options are missing: num_layers, hidden_size")
+    assert "--lr, or megatron_ds.optimizer.lr in a JSON" in text
+    assert "--data-path" in text
+
+
+def test_missing_option_with_a_wrong_value_is_reported_once():
+    assert "lr is a number" in only_problem(words(lr="x"))
+
+
+def test_problems_of_all_kinds_come_in_one_report(tmp_path):
+    file = write_json(tmp_path / "run.json", {"bf61": {}, **block(training={"x": 1})})
+    argv = words("--deepspeed_config", file, "--typo", num_attention_heads="5", micro_batch_size=None)
+    text = str(ConfigError(problems(argv)))
+    for part in ("5 problems", "--typo", "bf61", "training.x", "hidden_size 32", "micro_batch_size"):
+        assert part in text
+
+
+def test_collect_with_problems_still_gives_the_options():
+    result, found = collect(words("--data-path", "corpus", num_attention_heads="5"), environ())
+    assert found and result is not None
+    assert result.run.data.data_path == ["corpus"]
+    assert result.deepspeed == {}
+
+
+def test_resolve_with_problems_raises_config_error_with_exit_code_2():
+    with pytest.raises(ConfigError, match="num_attention_heads") as caught:
+        resolve(words(num_attention_heads="5"), environ(), "x")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("size", ["0", "four", "-1"])
+def test_world_size_that_is_no_number_is_reported(size):
+    assert "the number of processes" in only_problem(words(), WORLD_SIZE=size)
+
+
+def test_describe_shows_every_value_with_origin_and_the_deepspeed_dict():
+    result = resolved(words("--print-config"))
+    assert result.print_config
+    text = describe(result)
+    assert "optimizer.lr" in text and "--lr" in text and '"train_batch_size": 1' in text
+    assert "processes: 1 = TP 1 x PP 1 x DP 1" in text
+
+
+def test_with_vocab_size_fills_it_and_keeps_the_rest():
+    result = resolved(words())
+    filled = result.with_vocab_size(259)
+    assert filled.run.model.vocab_size == 259
+    assert filled.run.model.padded_vocab_size(2) == 512
+    assert filled.origins["model.vocab_size"] == "derived: the tokenizer"
+    assert result.run.model.vocab_size is None
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [],
+        [
+            "--bf16",
+            "--lr-warmup-fraction",
+            "0.1",
+            "--save",
+            "x",
+            "--save-interval",
+            "2",
+            "--data-path",
+            "1",
+            "a",
+            "2",
+            "b",
+        ],
+        ["--deepspeed_config", "zero3_offload", "--clip-grad", "0"],
+        ["--pipeline-model-parallel-size", "2", "--global-batch-size", "8", "--vocab-size", "100"],
+    ],
+)
+def test_written_files_given_back_resolve_to_the_same_run(tmp_path, extra):
+    first = resolved(words(*extra), 4)
+    write_resolved(first, tmp_path / "deep" / "folder")
+    folder = tmp_path / "deep" / "folder"
+    assert sorted(path.name for path in folder.iterdir()) == ["deepspeed_config.json", "run_config.json"]
+    assert RunConfig(**json.loads((folder / "run_config.json").read_text())) == first.run
+    argv = ["--config", str(folder / "run_config.json"), "--deepspeed_config", str(folder / "deepspeed_config.json")]
+    second = resolved(argv, 4)
+    assert second.run == first.run
+    assert second.deepspeed == first.deepspeed
+    assert resolved(argv[:2], 4).run == first.run
+
+
+def test_resolve_imports_neither_torch_nor_deepspeed_and_is_quick():
+    code = (
+        "import sys, time, json; start = time.perf_counter()\n"
+        "from megatron_ds.config import resolve\n"
+        f"resolve({words('--deepspeed_config', 'zero1_bf16')!r}, {environ()!r}, 'x')\n"
+        "print(json.dumps([time.perf_counter() - start, [m for m in ('torch', 'deepspeed') if m in sys.modules]]))"
+    )
+    root = Path(__file__).parents[2]
+    runs = [subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True) for _ in range(3)]
+    seconds, imported = zip(*(json.loads(run) for run in runs), strict=True)
+    assert imported == ([], [], [])
+    # The least of three, as other tests may share the machine.
+    assert min(seconds) < 0.5

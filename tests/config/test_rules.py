@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from megatron_ds.config.accelerator import accelerator_is_cpu
+from tests.config.helpers import only_problem, problems, resolved, words
+
+TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
+
+# extra flags, changed flags, processes, what the one problem says
+BROKEN = {
+    "heads_3_tp_2": (
+        [TP, "2"],
+        {"num_attention_heads": "3", "hidden_size": "36"},
+        2,
+        ["num_attention_heads 3", "size 2"],
+    ),
+    "hidden_30_heads_4": ([], {"hidden_size": "30"}, 1, ["hidden_size 30", "num_attention_heads 4", "28 or 32"]),
+    "layers_1_pp_2": ([PP, "2"], {"num_layers": "1"}, 2, ["1 transformer layer can't fill 2 pipeline stages"]),
+    "ranks_6_tp_4": ([TP, "4"], {}, 6, ["6 processes", "TP 4 x PP 1 = 4", "start 4 or 8 processes", "WORLD_SIZE"]),
+    "ranks_1_tp_2": ([TP, "2"], {}, 1, ["1 process can't", "start 2 processes"]),
+    "ffn_33_tp_2": ([TP, "2", "--ffn-hidden-size", "33"], {}, 2, ["ffn_hidden_size 33", "parallel_size 2", "32 or 34"]),
+    "gbs_5_dp_2": (["--global-batch-size", "5"], {}, 2, ["global batch size 5", "data-parallel size 2 = 2", "4 or 6"]),
+    "gbs_1_dp_2": (["--global-batch-size", "1"], {}, 2, ["use 2, or"]),
+    "style_example": (
+        ["--global-batch-size", "100"],
+        {"micro_batch_size": "8"},
+        4,
+        ["100 is not a multiple of micro_batch_size 8 x data-parallel size 4 = 32", "use 96 or 128"],
+    ),
+    "zero_2_pp_2": (["--zero-stage", "2", PP, "2"], {}, 2, ["ZeRO stage 2", "three ways out", "ZeRO-1", "TP 1 -> 2"]),
+    "zero_3_pp_2": (["--zero-stage", "3", PP, "2"], {}, 2, ["ZeRO stage 3", "three ways out"]),
+    "zero_0_bf16": (
+        ["--zero-stage", "0", "--bf16"],
+        {},
+        1,
+        ["ZeRO stage 0", "bf16", "use ZeRO stage 1", "--zero-stage"],
+    ),
+    "zero_0_pp_2": (["--zero-stage", "0", PP, "2"], {}, 2, ["ZeRO stage 0", "a pipeline of 2 stages"]),
+    "fp16_cpu": (["--fp16"], {}, 1, ["fp16 needs a GPU", "--bf16, or fp32"]),
+    "seq_positions": (["--max-position-embeddings", "8"], {}, 1, ["seq_length 16", "max_position_embeddings 8"]),
+    "two_warmups": (
+        ["--lr-warmup-iters", "2", "--lr-warmup-fraction", "0.1"],
+        {},
+        1,
+        ["lr_warmup_iters and lr_warmup_fraction"],
+    ),
+    "min_lr": (["--min-lr", "1"], {}, 1, ["min_lr 1.0 is more than lr 0.001"]),
+    "warmup_iters": (["--lr-warmup-iters", "7"], {}, 1, ["warm-up of 7 steps", "step 6", "--train-iters"]),
+    "warmup_decay": (["--lr-warmup-iters", "5", "--lr-decay-iters", "4"], {}, 1, ["warm-up of 5", "--lr-decay-iters"]),
+    "save_interval": (["--save-interval", "2"], {}, 1, ["save_interval is given and save is not", "--save FOLDER"]),
+    "fresh_start": (["--allow-fresh-start"], {}, 1, ["--load FOLDER"]),
+    "partition": (["--pp-partition-method", "even"], {}, 1, ["'even' is unknown", "type:transformer"]),
+    "partition_regex": (["--pp-partition-method", "type:("], {}, 1, ["no regular expression"]),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_rule_broken_gives_one_problem_with_numbers_origin_and_way_out(case):
+    extra, changes, world_size, parts = BROKEN[case]
+    text = only_problem(words(*extra, **changes), world_size)
+    for part in parts:
+        assert part in text
+    assert "  from " in text
+
+
+def test_bf16_and_fp16_both_are_refused():
+    texts = [str(problem) for problem in problems(words("--bf16", "--fp16"), DS_ACCELERATOR="cuda")]
+    assert len(texts) == 1 and "bf16 and fp16 are both on" in texts[0]
+
+
+@pytest.mark.parametrize(
+    ("extra", "part"),
+    [
+        (["--initial-loss-scale", "1000"], "use 512 or 1024"),
+        (["--min-loss-scale", "0.5"], "min_loss_scale 0.5 is not a whole number"),
+        (["--zero-stage", "0"], "ZeRO stage 0 can't run with fp16"),
+    ],
+)
+def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, part):
+    assert part in only_problem(words("--fp16", *extra), DS_ACCELERATOR="cuda")
+
+
+@pytest.mark.parametrize(
+    ("extra", "changes", "world_size"),
+    [
+        ([PP, "2"], {"num_layers": "3"}, 2),
+        ([TP, "2"], {"num_layers": "1"}, 2),
+        (["--zero-stage", "1", PP, "2"], {}, 2),
+        (["--zero-stage", "3", TP, "2"], {}, 4),
+        (["--zero-stage", "0"], {}, 1),
+        (["--lr-warmup-iters", "7", "--lr-decay-style", "constant"], {}, 1),
+        (["--max-position-embeddings", "32"], {}, 1),
+        (["--pp-partition-method", "type:embed|transformer"], {}, 1),
+    ],
+)
+def test_rule_kept_resolves(extra, changes, world_size):
+    assert resolved(words(*extra, **changes), world_size).run.world_size == world_size
+
+
+@pytest.mark.parametrize(
+    ("extra", "world_size", "stage"),
+    [([], 1, 0), ([PP, "2"], 2, 1), (["--bf16"], 1, 1), ([TP, "2"], 2, 0), (["--zero-stage", "2"], 1, 2)],
+)
+def test_zero_stage_not_given_follows_from_precision_and_pipeline(extra, world_size, stage):
+    result = resolved(words(*extra), world_size)
+    assert result.run.zero_stage == stage
+    assert result.run.parallel.zero_stage == stage
+    assert result.deepspeed["zero_optimization"]["stage"] == stage
+
+
+@pytest.mark.parametrize(
+    ("environ", "nodes", "is_cpu"),
+    [
+        ({"DS_ACCELERATOR": "cpu"}, ["nvidia0"], True),
+        ({"DS_ACCELERATOR": "cuda"}, [], False),
+        ({}, [], True),
+        ({}, ["null", "nvidiactl"], True),
+        ({}, ["nvidia0"], False),
+        ({}, ["nvidia11"], False),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], True),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], True),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, ["nvidia0"], False),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ["kfd"], False),
+        ({}, ["dxg"], False),
+    ],
+)
+def test_accelerator_is_cpu_without_torch(tmp_path: Path, environ, nodes, is_cpu):
+    for node in nodes:
+        (tmp_path / node).touch()
+    assert accelerator_is_cpu(environ, tmp_path) is is_cpu
