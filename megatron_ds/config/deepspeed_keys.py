@@ -152,6 +152,34 @@ PASSED: Mapping[str, tuple[str, ...]] = {
     "aio": ("block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events", "use_gds"),
 }
 
+# What the keys of these blocks take: text, a share, a count (also with stage3_ before it); all others a switch.
+TYPED_BLOCKS = (
+    "zero_optimization",
+    "zero_optimization.offload_optimizer",
+    "zero_optimization.offload_param",
+    "bf16",
+    "fp16",
+    "pipeline",
+)
+TEXTS = frozenset({"device", "nvme_path"})
+SHARES = frozenset({"ratio", "cpuadam_cores_perc"})
+COUNTS = frozenset(
+    {
+        "reduce_bucket_size",
+        "allgather_bucket_size",
+        "sub_group_size",
+        "prefetch_bucket_size",
+        "param_persistence_threshold",
+        "model_persistence_threshold",
+        "max_live_parameters",
+        "max_reuse_distance",
+        "module_granularity_threshold",
+        "buffer_count",
+        "buffer_size",
+        "max_in_cpu",
+    }
+)
+
 
 @dataclass(frozen=True)
 class Refusal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,10 @@ class _DuplicateKeyError(ValueError):
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        twice = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
-        raise _DuplicateKeyError(", ".join(dict.fromkeys(twice)))
-    return result
+    twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+    if twice:
+        raise _DuplicateKeyError(", ".join(twice))
+    return dict(pairs)
 
 
 def read_json(path: Path, label: str) -> dict[str, Any]:

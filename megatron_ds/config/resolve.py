@@ -10,11 +10,12 @@ from megatron_ds.config.accelerator import accelerator_is_cpu
 from megatron_ds.config.block_reader import Block, block_of_config_file, read_block, read_preset
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.config.catalog import all_options, block_classes
-from megatron_ds.config.deepspeed_final import deepspeed_config, passed_problems
+from megatron_ds.config.deepspeed_final import deepspeed_config
 from megatron_ds.config.deepspeed_reader import DeepSpeedFile, read_deepspeed_keys
 from megatron_ds.config.files import read_block_file, read_deepspeed_config
 from megatron_ds.config.flags import CommandLine, help_text, no_pipeline_problem, parse_command_line
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
+from megatron_ds.config.passed_checks import passed_problems
 from megatron_ds.config.rules import broken_rules, derived_zero_stage, fp16_on_cpu
 from megatron_ds.config.settings import Given, Settings
 from megatron_ds.errors import ConfigError, Problem, Source

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from megatron_ds.config import resolve
-from megatron_ds.config.deepspeed_keys import REFUSED, known_keys
+from megatron_ds.config.deepspeed_keys import COUNTS, PASSED, REFUSED, SHARES, TEXTS, known_keys
 from megatron_ds.config.files import presets_folder
 from tests.config.helpers import words
 
@@ -43,9 +43,13 @@ read = []
 for content in json.load(sys.stdin):
     c = config.DeepSpeedConfig(content)
     read.append([c.train_batch_size, c.gradient_clipping, c.zero_optimization_stage, c.grad_accum_dtype])
+kinds = {}
+for name in [name for name in models if name.startswith("zero") or name in ("bf16", "fp16")]:
+    for key, f in models[name].model_fields.items():
+        kinds.update({f"{name}.{k}": str(f.annotation) for k in (key, f.alias) if k})
 removed = list(config._REMOVED_TOP_LEVEL_CONFIG_KEYS)
 removed += ["zero_optimization." + key for key in config._REMOVED_ZERO_CONFIG_KEYS]
-print("\\nANSWER " + json.dumps({"keys": keys, "removed": removed, "read": read}))
+print("\\nANSWER " + json.dumps({"keys": keys, "removed": removed, "kinds": kinds, "read": read}))
 """
 
 NAMES = sorted(path.stem for path in (presets_folder() / "deepspeed").glob("*.json"))
@@ -81,6 +85,15 @@ def test_keys_of_every_block_with_a_schema_are_those_of_deepspeed(answer):
 
 def test_removed_keys_are_those_of_deepspeed(answer):
     assert {key for key, refusal in REFUSED.items() if refusal.removed} == set(answer["removed"])
+
+
+def test_kinds_of_passed_keys_are_those_of_deepspeed(answer):
+    for dotted, annotation in answer["kinds"].items():
+        block, key = dotted.rsplit(".", 1)
+        if key in PASSED[block]:
+            count, share, text = key.removeprefix("stage3_") in COUNTS, key in SHARES, key in TEXTS
+            expected = "int" if count else "float" if share else ("Path", "Enum") if text else "bool"
+            assert any(word in annotation for word in ([expected] if isinstance(expected, str) else expected)), dotted
 
 
 def test_final_dicts_are_read_by_deepspeed_as_meant(answer):

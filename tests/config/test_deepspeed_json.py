@@ -284,6 +284,11 @@ def test_deepspeed_key_that_was_removed_is_refused_whatever_its_value(tmp_path, 
         ({"optimizer": {"params": {"betas": 0.9}}}, "a list of two numbers"),
         ({"optimizer": {"params": {"betas": [0.9, 2]}}}, "less than 1"),
         ({"gradient_clipping": "1.0"}, "clip"),
+        ({"zero_optimization": {"reduce_bucket_size": "big"}}, "reduce_bucket_size is a whole number, not 'big'"),
+        ({"zero_optimization": {"stage3_max_live_parameters": 1.5}}, "is a whole number, not 1.5"),
+        ({"zero_optimization": {"overlap_comm": 1}}, "overlap_comm is true or false, not 1"),
+        ({"zero_optimization": {"stage": 3, "offload_optimizer": {"ratio": 2}}}, "a number from 0 to 1, not 2"),
+        ({"bf16": {"check_grad_overflow": "no"}}, "check_grad_overflow is true or false"),
     ],
 )
 def test_deepspeed_key_that_fights_with_us_is_refused_with_the_way_out(tmp_path, content, part):
