@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 # Keys that become options of ours, or must agree with them. The option's path tells where a value goes.
@@ -354,6 +355,7 @@ SCHEDULER_PARAMS: Mapping[str, tuple[str, ...]] = {
 AUTO_IS_A_VALUE = frozenset({"data_types.keep_in_fp32_modules"})
 
 
+@cache
 def known_keys(block: str) -> tuple[str, ...]:
     """The keys inside a block, without the block's name.
 
