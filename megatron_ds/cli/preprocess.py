@@ -113,7 +113,7 @@ def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
         raise ConfigError(
             Problem(
                 "--append-eod is given, and the tokenizer has no end-of-document token",
-                advice="name one as eos_token in tokenizer_config.json beside tokenizer.json, or leave --append-eod out",
+                advice="name an eos_token in tokenizer_config.json beside tokenizer.json, or leave --append-eod out",
             )
         )
 

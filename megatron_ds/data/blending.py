@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from megatron_ds.data.samples import SampleDataset
 
-# Weights are used exactly when their pattern repeats within this many samples, and rounded to such a pattern otherwise:
-# a share is then off by at most 2^-22, less than one sample in four million.
+# Weights are used exactly when their pattern repeats within this many draws. Others are rounded to the pattern of about
+# this length that is closest: shares are then off by less than 2^-22, so that a million draws stay within 1 as well.
 LONGEST_PERIOD = 2**22
 
 
@@ -81,7 +81,18 @@ def _draws_per_period(weights: Sequence[Fraction]) -> list[int]:
     total = sum(whole)
     if total <= LONGEST_PERIOD:
         return whole
-    return [max(1, round(Fraction(count * LONGEST_PERIOD, total))) for count in whole]
+    shares = np.array([count / total for count in whole])
+    return [max(1, round(draws)) for draws in (shares * _best_period(shares)).tolist()]
+
+
+def _best_period(shares: NDArray[np.float64]) -> int:
+    """The period near the longest allowed at which the shares come closest to whole numbers."""
+    periods = np.arange(LONGEST_PERIOD // 2, LONGEST_PERIOD)
+    error = np.zeros(len(periods))
+    for share in shares:
+        draws = periods * share
+        np.maximum(error, np.abs(draws - np.rint(draws)), out=error)
+    return int(periods[np.argmin(error)])
 
 
 def _draws(per_period: Sequence[int], length: int) -> list[int]:

@@ -61,11 +61,14 @@ def read_texts(batch: LineBatch, keys: Sequence[str]) -> dict[str, list[str]]:
 
 def _parse(line: bytes, place: str) -> dict[str, object]:
     try:
-        document = json.loads(line.decode("utf-8"))
+        # Without the line end, a string that is cut off is reported as such, not as one with a line end in it.
+        document = json.loads(line.rstrip(b"\r\n").decode("utf-8"))
     except UnicodeDecodeError as error:
         raise _bad_line(place, f"is not UTF-8: byte {line[error.start]:#04x} at position {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise _bad_line(place, f"is not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:
-        raise _bad_line(place, f"is not JSON: {error}") from None
+        raise _bad_line(place, f"can't be read: {error}") from None
     if not isinstance(document, dict):
         raise _bad_line(place, f"is a JSON {type(document).__name__}, not an object")
     return document
@@ -76,7 +79,7 @@ def _text(document: dict[str, object], key: str, place: str) -> str:
         raise _bad_line(place, f"has no key {key!r}; it has {', '.join(map(repr, document)) or 'none'}")
     text = document[key]
     if not isinstance(text, str):
-        found = "null" if text is None else f"a {type(text).__name__}"
+        found = "null" if text is None else f"a value of type {type(text).__name__}"
         raise _bad_line(place, f"has {found} under {key!r} where a text belongs")
     try:
         text.encode("utf-8")

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from megatron_ds.config.blocks import DataConfig
+from megatron_ds.data import SampleCounts, check_data
+from tests.data.conftest import write_documents
+
+
+def check(*data_path: str, split: str = "1,0,0", valid: int = 0, vocab_size: int | None = None) -> list[str]:
+    data = DataConfig(data_path=list(data_path), split=split)
+    problems = check_data(data, seq_length=16, samples=SampleCounts(10, valid, 0), vocab_size=vocab_size)
+    return [str(problem) for problem in problems]
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    return write_documents(tmp_path / "a_text_document", [list(range(20))] * 10)
+
+
+def test_check_good_data_has_no_problem(prefix: str) -> None:
+    assert check(prefix, vocab_size=20) == []
+    assert check("0.5", prefix, "0.5", prefix, split="8,1,1", valid=1) == []
+
+
+def test_check_missing_files_are_named(tmp_path: Path, prefix: str) -> None:
+    (problem,) = check(str(tmp_path / "b"))
+    assert f"data file not found: {tmp_path / 'b.bin'} and {tmp_path / 'b.idx'}" in problem
+    Path(f"{prefix}.idx").unlink()
+    (problem,) = check(prefix)
+    assert problem.startswith(f"data file not found: {prefix}.idx\n")
+
+
+def test_check_prefix_without_key_suggests_the_document(tmp_path: Path, prefix: str) -> None:
+    (problem,) = check(str(tmp_path / "a"))
+    assert f"did you mean {prefix}?" in problem
+
+
+def test_check_prefix_with_suffix_says_so(prefix: str) -> None:
+    (problem,) = check(f"{prefix}.bin")
+    assert f"give the prefix without the suffix: {prefix}" in problem
+
+
+def test_check_truncated_file_is_named(prefix: str) -> None:
+    Path(f"{prefix}.bin").write_bytes(b"1234")
+    (problem,) = check(prefix)
+    assert f"{prefix}.bin is truncated: 4 bytes, expected 800" in problem
+
+
+def test_check_corpus_shorter_than_a_sample_names_both_numbers(tmp_path: Path) -> None:
+    (problem,) = check(write_documents(tmp_path / "small", [[1, 2, 3, 4, 5]]))
+    assert "dataset has 5 tokens, needs at least 17" in problem
+
+
+@pytest.mark.parametrize("split", ["100,0,0", "99.9,0.1,0"])
+def test_check_validation_without_documents_names_the_ways_out(prefix: str, split: str) -> None:
+    """D16: an error only when validation is asked for."""
+    assert check(prefix, split=split) == []
+    (problem,) = check(prefix, split=split, valid=4)
+    assert "the valid split" in problem
+    assert "none of its 10 documents" in problem
+    assert "--eval-iters 0" in problem
+
+
+def test_check_training_without_documents_refused(prefix: str) -> None:
+    (problem,) = check(prefix, split="0,0,100")
+    assert "the train split" in problem
+
+
+@pytest.mark.parametrize("split", ["1,1", "969, 30, 1"])
+def test_check_two_numbers_or_spaces_are_legal(tmp_path: Path, split: str) -> None:
+    prefix = write_documents(tmp_path / "many", [list(range(20))] * 100)
+    assert check(prefix, split=split, valid=4) == []
+
+
+def test_check_id_beyond_the_vocabulary_is_named(prefix: str) -> None:
+    (problem,) = check(prefix, vocab_size=19)
+    assert "has token id 19, outside of the vocabulary of 19 ids" in problem
+
+
+def test_check_reports_everything_at_once(tmp_path: Path, prefix: str) -> None:
+    problems = check("0", prefix, "1", "x", split="a")
+    assert len(problems) == 2
+    problems = check("1", str(tmp_path / "x"), "1", str(tmp_path / "y"), "1", prefix, split="0,1", valid=1)
+    assert len(problems) == 3

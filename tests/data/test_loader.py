@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from megatron_ds.data.batch import Batch, batch_hash, make_batch
+from megatron_ds.data.loader import global_batches
+from megatron_ds.errors import DataError
+from tests.data.conftest import build, numbered_documents, write_documents
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> object:
+    return build(write_documents(tmp_path / "a", numbered_documents([30] * 22)), train=96).train
+
+
+def global_hashes(
+    dataset: object, dp_size: int, micro_batch_size: int, consumed: int = 0, workers: int = 0
+) -> list[str]:
+    """SHA-1 of every global batch of 8, put together from the micro-batches of all ranks."""
+    ranks = [
+        global_batches(
+            dataset,  # type: ignore[arg-type]
+            consumed_samples=consumed,
+            micro_batch_size=micro_batch_size,
+            global_batch_size=8,
+            dp_rank=rank,
+            dp_size=dp_size,
+            num_workers=workers,
+        )
+        for rank in range(dp_size)
+    ]
+    hashes = []
+    for _ in range((96 - consumed) // 8):
+        steps = [next(rank) for rank in ranks]
+        assert all(len(step) == 8 // (dp_size * micro_batch_size) for step in steps)
+        batches = [batch for micro in zip(*steps, strict=True) for batch in micro]
+        samples = [torch.cat([batch.tokens, batch.labels[:, -1:]], dim=1) for batch in batches]
+        hashes.append(batch_hash(np.concatenate([each.numpy() for each in samples])))
+    return hashes
+
+
+def test_make_batch_labels_are_the_following_tokens() -> None:
+    batch = make_batch([np.arange(5), np.arange(10, 15)])
+    assert batch.tokens.tolist() == [[0, 1, 2, 3], [10, 11, 12, 13]]
+    assert batch.labels.tolist() == [[1, 2, 3, 4], [11, 12, 13, 14]]
+    assert batch.loss_mask.tolist() == [[1.0] * 4] * 2
+    assert (batch.tokens.dtype, batch.loss_mask.dtype) == (torch.int64, torch.float32)
+    moved = batch.to("meta")
+    assert isinstance(moved, Batch)
+    assert moved.labels.device.type == "meta"
+
+
+def test_batch_hash_depends_on_tokens_and_their_order_only() -> None:
+    samples = [np.arange(5), np.arange(10, 15)]
+    assert batch_hash(samples) == batch_hash([sample.astype(np.int32) for sample in samples])
+    assert batch_hash(samples) != batch_hash(samples[::-1])
+    assert len(batch_hash(samples)) == 40
+
+
+@pytest.mark.parametrize(("dp_size", "micro_batch_size"), [(1, 1), (1, 8), (2, 1), (2, 4), (4, 2)])
+def test_global_batches_do_not_depend_on_the_layout(dataset: object, dp_size: int, micro_batch_size: int) -> None:
+    expected = [batch_hash(dataset[8 * step + place] for place in range(8)) for step in range(12)]  # type: ignore[index]
+    assert global_hashes(dataset, dp_size, micro_batch_size) == expected
+
+
+@pytest.mark.parametrize("steps", [1, 5, 6, 11])
+def test_global_batches_after_a_resume_go_on(dataset: object, steps: int) -> None:
+    straight = global_hashes(dataset, 2, 2)
+    assert global_hashes(dataset, 2, 2, consumed=8 * steps) == straight[steps:]
+
+
+def test_global_batches_with_workers_are_the_same(dataset: object) -> None:
+    assert global_hashes(dataset, 1, 4, workers=2) == global_hashes(dataset, 1, 4)
+
+
+def test_global_batches_beyond_the_end_raise(dataset: object) -> None:
+    batches = global_batches(
+        dataset,  # type: ignore[arg-type]
+        consumed_samples=84,
+        micro_batch_size=4,
+        global_batch_size=8,
+        dp_rank=0,
+        dp_size=1,
+    )
+    assert len(list(islice(batches, 1))) == 1
+    with pytest.raises(DataError, match="has 96 samples, 92 are used; the next step needs 8 more"):
+        next(batches)

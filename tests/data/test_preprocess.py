@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from megatron_ds.cli import preprocess
+from megatron_ds.data.encode import EncodeOptions, encode_in_order
+from megatron_ds.data.indexed_dataset import IndexedDataset
+from megatron_ds.data.json_lines import LineBatch, read_line_batches
+from megatron_ds.errors import ConfigError, DataError
+from megatron_ds.tokenizers import build_tokenizer
+from tests.tokenizers.conftest import Flags, byte_level_bpe
+
+
+def write_lines(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def run(source: Path | list[Path], prefix: Path, *options: str, tokenizer: str = "ByteTokenizer") -> list[list[int]]:
+    """Preprocesses with bytes and one worker unless told otherwise; returns the documents."""
+    sources = source if isinstance(source, list) else [source]
+    command = ["--input", *map(str, sources), "--output-prefix", str(prefix), "--tokenizer-type", tokenizer]
+    preprocess.main([*command, "--workers", "1", *options])
+    indexed = IndexedDataset(f"{prefix}_text_document")
+    return [indexed[number].tolist() for number in range(len(indexed))]
+
+
+def text_of(ids: list[int]) -> str:
+    return build_tokenizer(Flags("ByteTokenizer")).decode(ids)
+
+
+def test_preprocess_empty_documents_are_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """D1: empty first, in the middle and last."""
+    source = write_lines(tmp_path / "in.jsonl", ["", " ", "a", "", "b"])
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        assert run(source, tmp_path / "out", "--append-eod") == [[97, 256], [98, 256]]
+    assert "3 empty documents skipped under 'text'" in caplog.messages
+    assert f"{tmp_path / 'out'}_text_document: 2 documents, 4 tokens of uint16" in caplog.messages
+
+
+def test_preprocess_only_empty_documents_refused_and_nothing_stays(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", ["", " ", "\n"])
+    with pytest.raises(DataError, match="no text under 'text': all of its 3 lines are empty"):
+        run(source, tmp_path / "out" / "x")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_preprocess_any_text_survives(tmp_path: Path) -> None:
+    texts = [
+        "naïve café ☕",
+        "nul \x00 byte",
+        "e\u0301 is not \u00e9",
+        "line\r\nend",
+        "a <|endoftext|> inside",
+        "\ufeffbom",
+    ]
+    documents = run(write_lines(tmp_path / "in.jsonl", texts), tmp_path / "out")
+    assert [text_of(ids) for ids in documents] == texts
+
+
+def test_preprocess_byte_order_mark_crlf_and_blank_lines_are_no_trouble(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b'\xef\xbb\xbf{"text": "a"}\r\n\r\n  \n{"text": "b"}')
+    assert [text_of(ids) for ids in run(source, tmp_path / "out")] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"text": "cut', "is not JSON: Unterminated string starting at"),
+        (b'{"title": "x", "n": 1}', "has no key 'text'; it has 'title', 'n'"),
+        (b'{"text": null}', "has null under 'text'"),
+        (b'{"text": 5}', "has a value of type int under 'text'"),
+        (b'["text"]', "is a JSON list, not an object"),
+        (b'{"text": "\\ud83d"}', r"half of a surrogate pair \(\\ud83d\) under 'text'"),
+        (b'{"text": "\xff"}', "is not UTF-8: byte 0xff at position 10"),
+        (b'{"text": "\x00"}', "is not JSON: Invalid control character"),
+    ],
+)
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_preprocess_bad_line_names_file_and_line(tmp_path: Path, line: bytes, message: str, workers: str) -> None:
+    good = write_lines(tmp_path / "good.jsonl", ["a", "b"])
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(b'{"text": "a"}\n\n' + line + b'\n{"text": ""}\nnot even JSON\n')
+    with pytest.raises(DataError, match=f"{bad}:3 .*{message}"):
+        run([good, bad], tmp_path / "out" / "x", "--workers", workers)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_preprocess_bad_line_leaves_the_earlier_output(tmp_path: Path) -> None:
+    expected = run(write_lines(tmp_path / "in.jsonl", ["a"]), tmp_path / "out")
+    (tmp_path / "in.jsonl").write_text("broken")
+    with pytest.raises(DataError):
+        run(tmp_path / "in.jsonl", tmp_path / "out")
+    assert IndexedDataset(f"{tmp_path / 'out'}_text_document")[0].tolist() == expected[0]
+
+
+def test_preprocess_each_key_has_its_own_files(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "a", "title": "A"}\n{"text": "", "title": "B"}\n')
+    assert run(source, tmp_path / "out", "--json-keys", "text", "title") == [[97]]
+    titles = IndexedDataset(f"{tmp_path / 'out'}_title_document")
+    assert [titles[number].tolist() for number in range(len(titles))] == [[65], [66]]
+
+
+def test_preprocess_files_are_the_same_for_any_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    byte_level_bpe(["<|endoftext|>"]).save(str(tmp_path / "tokenizer.json"))
+    texts = [f"document {number} " * (number % 50) for number in range(2000)]
+    source = [write_lines(tmp_path / "a.jsonl", texts[:700]), write_lines(tmp_path / "b.jsonl", texts[700:])]
+    monkeypatch.setattr(preprocess, "BATCH_BYTES", 20_000)
+    flags = ("--tokenizer-name-or-path", str(tmp_path), "--append-eod")
+    one = run(source, tmp_path / "one", *flags, tokenizer="HFTokenizer")
+    two = run(source, tmp_path / "two", *flags, "--workers", "2", tokenizer="HFTokenizer")
+    reference = build_tokenizer(Flags("HFTokenizer", tokenizer_name_or_path=str(tmp_path)))
+    assert one == two == [[*reference.encode(text), 0] for text in texts if text]
+    for suffix in (".bin", ".idx"):
+        files = [tmp_path / f"{name}_text_document{suffix}" for name in ("one", "two")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "int32"), (70_000, "int32")])
+def test_preprocess_large_vocabulary_ids_are_exact(tmp_path: Path, vocab_size: int, dtype: str) -> None:
+    """D6."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(vocab_size)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    ids = [*range(65_498, min(65_538, vocab_size)), vocab_size - 1]
+    source = write_lines(tmp_path / "in.jsonl", [" ".join(f"w{number}" for number in ids)])
+    flags = ("--tokenizer-name-or-path", str(tmp_path))
+    assert run(source, tmp_path / "out", *flags, tokenizer="HFTokenizer") == [ids]
+    assert IndexedDataset(f"{tmp_path / 'out'}_text_document").dtype == dtype
+
+
+def test_preprocess_added_tokens_count_in_the_dtype(tmp_path: Path) -> None:
+    """D6: 65 530 words and 10 added tokens need more than 16 bits."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(65_530)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_tokens([f"<added{number}>" for number in range(10)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", ["w5 <added9>"])
+    flags = ("--tokenizer-name-or-path", str(tmp_path))
+    assert run(source, tmp_path / "out", *flags, tokenizer="HFTokenizer") == [[5, 65_539]]
+
+
+def test_preprocess_eod_id_zero_is_written_once_per_document(tmp_path: Path) -> None:
+    """T6, and no document can forge a border."""
+    byte_level_bpe(["<|endoftext|>"]).save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", ["one <|endoftext|> two", "three"])
+    flags = ("--tokenizer-name-or-path", str(tmp_path), "--append-eod")
+    documents = run(source, tmp_path / "out", *flags, tokenizer="HFTokenizer")
+    assert [document.count(0) for document in documents] == [1, 1]
+    assert [document[-1] for document in documents] == [0, 0]
+
+
+def test_preprocess_append_eod_without_one_refused(tmp_path: Path) -> None:
+    byte_level_bpe([]).save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", ["a"])
+    with pytest.raises(ConfigError, match="the tokenizer has no end-of-document token"):
+        run(
+            source, tmp_path / "out", "--tokenizer-name-or-path", str(tmp_path), "--append-eod", tokenizer="HFTokenizer"
+        )
+
+
+def test_preprocess_every_missing_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        run([tmp_path / "x", tmp_path / "y"], tmp_path / "out")
+    assert [problem.message for problem in error.value.problems] == [
+        f"input file not found: {tmp_path / name}" for name in ("x", "y")
+    ]
+
+
+def test_preprocess_imports_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    byte_level_bpe([]).save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", ["a"] * 10)
+    code = (
+        "import sys; from megatron_ds.cli.preprocess import main; main(sys.argv[1:]); "
+        "print({'torch', 'transformers', 'deepspeed', 'pydantic'} & set(sys.modules))"
+    )
+    command = ["--input", str(source), "--output-prefix", str(tmp_path / "out"), "--tokenizer-type", "HFTokenizer"]
+    command += ["--tokenizer-name-or-path", str(tmp_path), "--workers", "2"]
+    result = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
+
+
+def test_read_line_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", [f"{number:04d}" for number in range(1000)])
+    batches = list(read_line_batches([source, source], 1000))
+    assert max(batch.num_bytes for batch in batches) < 1100
+    assert b"".join(line for batch in batches for line in batch.lines) == source.read_bytes() * 2
+    for batch in batches:
+        assert f'"{batch.first_line - 1:04d}"'.encode() in batch.lines[0]
+
+
+def test_encode_in_order_holds_a_bounded_number_of_batches() -> None:
+    read = 0
+
+    def batches() -> Iterator[LineBatch]:
+        nonlocal read
+        for number in range(100):
+            read += 1
+            yield LineBatch(Path("in"), number, (json.dumps({"text": str(number)}).encode(),))
+
+    flags = Flags("ByteTokenizer")
+    options = EncodeOptions(flags, None, ("text",), append_eod=False)
+    for number, batch in enumerate(encode_in_order(batches(), options, build_tokenizer(flags), 2)):
+        assert read <= number + 6
+        np.testing.assert_array_equal(batch.documents["text"].tokens, list(str(number).encode()))
