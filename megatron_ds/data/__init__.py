@@ -2,6 +2,6 @@
 
 from megatron_ds.data.build import GptDatasets, build_gpt_datasets
 from megatron_ds.data.check import check_data
-from megatron_ds.data.samples import SampleCounts
+from megatron_ds.data.samples import SampleCounts, samples_needed
 
-__all__ = ["GptDatasets", "SampleCounts", "build_gpt_datasets", "check_data"]
+__all__ = ["GptDatasets", "SampleCounts", "build_gpt_datasets", "check_data", "samples_needed"]

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron_ds.config.blocks import RunConfig
+
 
 @dataclass(frozen=True)
 class SampleCounts:
@@ -20,6 +22,14 @@ class SampleCounts:
     def of(self, split: str) -> int:
         """Samples needed from "train", "valid" or "test"."""
         return {"train": self.train, "valid": self.valid, "test": self.test}[split]
+
+
+def samples_needed(run: RunConfig) -> SampleCounts:
+    """Samples that a run draws from each split over its whole length. No step of it uses the test split."""
+    training, global_batch_size = run.training, run.global_batch_size
+    return SampleCounts(
+        train=training.train_iters * global_batch_size, valid=training.eval_iters * global_batch_size, test=0
+    )
 
 
 class SampleDataset(Protocol):

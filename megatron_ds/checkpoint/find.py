@@ -1,0 +1,145 @@
+"""Finding the checkpoint that ``--load`` means, and saying what is wrong with it before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatron_ds.checkpoint.manifest import Layout, Manifest
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.errors import CheckpointError, Problem, Source
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint that exists.
+
+    Attributes:
+        folder: the run's folder.
+        tag: the checkpoint's own folder inside it.
+        manifest: its contents.
+    """
+
+    folder: Path
+    tag: str
+    manifest: Manifest
+
+
+def find_checkpoint(folder: Path) -> FoundCheckpoint:
+    """The checkpoint that `folder`'s tracker file ``latest`` names.
+
+    Raises:
+        CheckpointError: there is none, or it is not whole. Says which file is missing.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(Problem(f"there is no folder {folder}", advice="check the path given to --load"))
+    tracker = folder / LATEST
+    if not tracker.is_file():
+        raise CheckpointError(
+            Problem(
+                f"{folder} holds no checkpoint: it has no file named {LATEST}{_tags_hint(folder)}",
+                advice="check --load, or add --allow-fresh-start to begin at step 0 when nothing is found",
+            )
+        )
+    tag = tracker.read_text().strip()
+    try:
+        return FoundCheckpoint(folder, tag, Manifest.read(folder / tag))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            Problem(
+                f"{tracker} names {tag!r}, but {folder / tag} holds no readable manifest ({error}){_tags_hint(folder)}",
+                advice=f"write the name of a whole checkpoint into {tracker}",
+            )
+        ) from error
+
+
+def point_latest_at(folder: Path, tag: str) -> None:
+    """Makes `tag` the checkpoint that ``--load`` finds. Call it when all of its files are written."""
+    partial = folder / f"{LATEST}.partial"
+    partial.write_text(tag)
+    partial.replace(folder / LATEST)
+
+
+def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[FoundCheckpoint | None, list[Problem]]:
+    """What ``--load`` and ``--save`` would run into.
+
+    Args:
+        run: the run.
+        origins: where its options came from.
+
+    Returns:
+        The checkpoint to go on from, if any, and the problems.
+    """
+    found: FoundCheckpoint | None = None
+    problems: list[Problem] = []
+    load, save = run.checkpoint.load, run.checkpoint.save
+    if load is not None and not (run.checkpoint.allow_fresh_start and not (Path(load) / LATEST).exists()):
+        try:
+            found = find_checkpoint(Path(load))
+            problems += _mismatches(found, run, origins)
+        except CheckpointError as error:
+            problems += error.problems
+    if save is not None:
+        problems += _save_problems(Path(save), load, origins)
+    return found, problems
+
+
+def _tags_hint(folder: Path) -> str:
+    tags = sorted(path.parent.name for path in folder.glob("*/manifest.json"))
+    return f"; whole checkpoints here: {', '.join(tags)}" if tags else ""
+
+
+def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, str]) -> list[Problem]:
+    """A checkpoint fits a run of the same architecture and layout."""
+    problems = []
+    saved, wanted = found.manifest.layout, Layout.of(run)
+    if saved != wanted:
+        problems.append(
+            Problem(
+                f"the checkpoint {found.folder / found.tag} was saved as {saved}; this run is {wanted}",
+                advice="run with the layout that it was saved with: going on at another one is not supported yet",
+            )
+        )
+    ours = run.model.model_dump()
+    # The vocabulary's padding belongs to the layout, and the rest of these do not touch the weights' meaning.
+    ignored = {"hidden_dropout", "attention_dropout", "init_method_std"}
+    differing = {
+        name: (found.manifest.model.get(name), value)
+        for name, value in ours.items()
+        if name not in ignored and found.manifest.model.get(name) != value
+    }
+    # Not known yet: the tokenizer could not be opened, which is a problem of its own.
+    if ours["vocab_size"] is None:
+        differing.pop("vocab_size", None)
+    if differing:
+        sources: list[Source] = []
+        for name, (theirs, value) in differing.items():
+            sources.append(Source(name, str(theirs), f"the checkpoint {found.folder / found.tag}"))
+            sources.append(Source(name, str(value), origins.get(f"model.{name}", "this run")))
+        problems.append(
+            Problem(
+                "the checkpoint's model is not this run's: " + ", ".join(differing),
+                tuple(sources),
+                "give the model options that the checkpoint was trained with",
+            )
+        )
+    return problems
+
+
+def _save_problems(save: Path, load: str | None, origins: Mapping[str, str]) -> list[Problem]:
+    source = Source("save", str(save), origins.get("checkpoint.save", "--save"))
+    if save.exists() and not save.is_dir():
+        return [Problem(f"{save} is not a folder", (source,))]
+    same = load is not None and Path(load).resolve() == save.resolve()
+    if (save / LATEST).exists() and not same:
+        return [
+            Problem(
+                f"{save} already holds another run's checkpoints",
+                (source,),
+                f"add --load {save} to go on with that run, or give another folder to --save",
+            )
+        ]
+    return []

@@ -1,0 +1,88 @@
+"""`manifest.json`: what a checkpoint holds, in words that need no torch to read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from megatron_ds.config.blocks import RunConfig
+
+MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the files of a checkpoint are cut.
+
+    Attributes:
+        tp_size: tensor-parallel size.
+        pp_size: pipeline stages.
+        dp_size: data-parallel size.
+        zero_stage: ZeRO stage.
+        precision: ``fp32``, ``bf16`` or ``fp16``.
+    """
+
+    tp_size: int
+    pp_size: int
+    dp_size: int
+    zero_stage: int
+    precision: str
+
+    @classmethod
+    def of(cls, run: RunConfig) -> Layout:
+        """The layout that a run has."""
+        parallel = run.parallel
+        return cls(
+            parallel.tensor_model_parallel_size,
+            parallel.pipeline_model_parallel_size,
+            run.dp_size,
+            run.zero_stage,
+            run.training.precision,
+        )
+
+    def __str__(self) -> str:
+        return f"TP{self.tp_size} x PP{self.pp_size} x DP{self.dp_size}, ZeRO-{self.zero_stage}, {self.precision}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Contents of a checkpoint.
+
+    Attributes:
+        progress: step, skipped_steps and consumed_samples, as the engine counts them.
+        layout: how the files are cut.
+        model: the architecture's options, vocabulary size included.
+        parameters: canonical name → how it is cut (`megatron_ds.mpu.ShardSpec` as JSON).
+        format_version: of this file.
+    """
+
+    progress: dict[str, int]
+    layout: Layout
+    model: dict[str, Any]
+    parameters: dict[str, dict[str, Any]]
+    format_version: int = FORMAT_VERSION
+
+    def write(self, folder: Path) -> None:
+        """Writes the file whole or not at all."""
+        partial = folder / f"{MANIFEST_NAME}.partial"
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        partial.replace(folder / MANIFEST_NAME)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Reads the manifest of a checkpoint's folder.
+
+        Raises:
+            OSError: there is none.
+            ValueError: it is not a manifest of a version that this code knows.
+        """
+        content = json.loads((folder / MANIFEST_NAME).read_text())
+        if not isinstance(content, dict) or content.get("format_version") != FORMAT_VERSION:
+            raise ValueError(f"not a manifest of format version {FORMAT_VERSION}")
+        try:
+            return cls(**{**content, "layout": Layout(**content["layout"])})
+        except (KeyError, TypeError) as error:
+            raise ValueError(str(error)) from error

@@ -1,0 +1,37 @@
+"""The ``megatron-ds`` command: one name, a subcommand for each tool."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import megatron_ds
+from megatron_ds.cli import preprocess
+from megatron_ds.cli.errors import run_or_exit
+from megatron_ds.utils.logging import set_up_logging
+
+_COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
+    "preprocess": (preprocess.main, "turn JSONL text into token files for training"),
+}
+
+
+def main() -> None:
+    """Runs the subcommand that the command line names."""
+    set_up_logging()
+    words = sys.argv[1:]
+    if words and words[0] in _COMMANDS:
+        command, _ = _COMMANDS[words[0]]
+        run_or_exit(lambda: command(words[1:]))
+        return
+    if words == ["--version"]:
+        print(megatron_ds.__version__)
+        return
+    print(_usage())
+    raise SystemExit(0 if words in ([], ["--help"], ["-h"]) else 2)
+
+
+def _usage() -> str:
+    lines = [f"  {name:<12} {what}" for name, (_, what) in _COMMANDS.items()]
+    return "\n".join(
+        ["usage: megatron-ds COMMAND [options]", "", *lines, "", "megatron-ds COMMAND --help tells the options."]
+    )

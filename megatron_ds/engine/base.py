@@ -1,0 +1,97 @@
+"""What the training loop knows of an engine: the `TrainEngine` protocol and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from megatron_ds.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """How far a run has come. Saved with every checkpoint.
+
+    Attributes:
+        step: optimizer steps, skipped ones included.
+        skipped_steps: steps without an update, because the gradient overflowed.
+        consumed_samples: training samples seen.
+    """
+
+    step: int = 0
+    skipped_steps: int = 0
+    consumed_samples: int = 0
+
+    def after_step(self, samples: int, skipped: bool) -> TrainProgress:
+        """The progress one step later."""
+        return TrainProgress(self.step + 1, self.skipped_steps + skipped, self.consumed_samples + samples)
+
+    def to_json(self) -> dict[str, int]:
+        """For the checkpoint."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimizer step.
+
+    Attributes:
+        loss: mean over the global batch's tokens; a scalar tensor, so that reading it is the reader's choice.
+        grad_norm: global gradient norm before clipping, every parameter counted once.
+        learning_rate: the rate of this step.
+        skipped: no update was made, because the gradient was not finite.
+        loss_scale: fp16's scale in this step; 1 otherwise.
+    """
+
+    loss: Tensor
+    grad_norm: float
+    learning_rate: float
+    skipped: bool
+    loss_scale: float
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """The loss of some batches that were not trained on.
+
+    Attributes:
+        loss: mean over their tokens, over all data-parallel ranks; a scalar tensor.
+        tokens: how many tokens that were; a scalar tensor.
+    """
+
+    loss: Tensor
+    tokens: Tensor
+
+
+class TrainEngine(Protocol):
+    """Runs a model over processes. Every method is collective: all ranks call it."""
+
+    progress: TrainProgress
+
+    def train_step(self, batches: Sequence[Batch]) -> StepResult:
+        """Runs one optimizer step over this rank's micro-batches of one global batch."""
+        ...
+
+    def evaluate(self, batches: Sequence[Batch]) -> EvalResult:
+        """The loss of this rank's micro-batches, without dropout and without gradients."""
+        ...
+
+    def save(self, folder: Path) -> Path:
+        """Writes ``global_step<N>`` into `folder`; returns that folder when every rank's files are written."""
+        ...
+
+    def load(self, folder: Path, tag: str) -> None:
+        """Restores weights, optimizer and `progress` from one checkpoint of `folder`."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Canonical names and parameters of this rank; a tied weight appears on each stage that holds a copy."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What runs here, for the start-up message: engine, optimizer, dtypes."""
+        ...

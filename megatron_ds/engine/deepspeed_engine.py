@@ -1,0 +1,124 @@
+"""What both engines share: the learning rate, the result of a step, saving and loading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from megatron_ds.data.batch import Batch
+from megatron_ds.engine.base import StepResult, TrainProgress
+from megatron_ds.engine.grad_norm import ClipBeforeStep
+from megatron_ds.errors import CheckpointError
+from megatron_ds.mpu import ModelParallelUnit
+
+LossFunction = Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]
+LearningRate = Callable[[int], float]
+
+
+class DeepSpeedEngineBase:
+    """Base of `ZeroTrainEngine` and `PipelineTrainEngine`.
+
+    Args:
+        deepspeed_engine: what ``deepspeed.initialize`` returned.
+        mpu: where this rank sits.
+        seed: the run's seed, for dropout.
+        learning_rate: the rate of the n-th update, counted from 1.
+        clip: our own norm and clipping, at ZeRO stage 0; None where DeepSpeed's are used.
+    """
+
+    def __init__(
+        self,
+        deepspeed_engine: Any,
+        mpu: ModelParallelUnit,
+        *,
+        seed: int,
+        learning_rate: LearningRate,
+        clip: ClipBeforeStep | None,
+    ) -> None:
+        self.deepspeed_engine = deepspeed_engine
+        self.mpu = mpu
+        self.progress = TrainProgress()
+        self._seed = seed
+        self._learning_rate = learning_rate
+        self._clip = clip
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage in force."""
+        return int(self.deepspeed_engine.zero_optimization_stage())
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Canonical names and parameters of this rank."""
+        raise NotImplementedError
+
+    def _run_step(self, batches: Sequence[Batch]) -> Tensor:
+        """Forward, backward and update; returns the global batch's loss."""
+        raise NotImplementedError
+
+    def train_step(self, batches: Sequence[Batch]) -> StepResult:
+        """Runs one optimizer step over this rank's micro-batches of one global batch."""
+        engine = self.deepspeed_engine
+        assert len(batches) == engine.gradient_accumulation_steps(), "the loader cuts batches as configured"
+        rate = self._learning_rate(self.progress.step - self.progress.skipped_steps + 1)
+        for group in engine.optimizer.param_groups:
+            group["lr"] = rate
+        loss_scale = float(getattr(engine.optimizer, "cur_scale", None) or engine.loss_scale() or 1.0)
+        skipped_before = engine.skipped_steps
+
+        self.mpu.seed_step(self._seed, self.progress.step)
+        loss = self._run_step(self._on_device(batches))
+
+        skipped = engine.skipped_steps > skipped_before
+        self.progress = self.progress.after_step(engine.train_batch_size(), skipped)
+        norm = self._clip.last_norm if self._clip is not None else engine.get_global_grad_norm()
+        return StepResult(loss, float(norm), rate, skipped, loss_scale)
+
+    def _on_device(self, batches: Sequence[Batch]) -> list[Batch]:
+        return [batch.to(self.mpu.device) for batch in batches]
+
+    def save(self, folder: Path) -> Path:
+        """Writes ``global_step<N>`` into `folder`; returns that folder when every rank's files are written."""
+        tag = f"global_step{self.progress.step}"
+        self.deepspeed_engine.save_checkpoint(
+            str(folder), tag=tag, client_state={"progress": self.progress.to_json()}, save_latest=False
+        )
+        torch.distributed.barrier()
+        return folder / tag
+
+    def load(self, folder: Path, tag: str) -> None:
+        """Restores weights, optimizer and `progress` from one checkpoint of `folder`.
+
+        Raises:
+            CheckpointError: DeepSpeed found nothing to load under that name.
+        """
+        path, client_state = self.deepspeed_engine.load_checkpoint(str(folder), tag=tag)
+        if path is None:
+            raise CheckpointError(f"{folder / tag} holds no checkpoint that DeepSpeed can read")
+        self.progress = TrainProgress(**client_state["progress"])
+
+    def describe(self) -> dict[str, Any]:
+        """What runs here, for the start-up message: engine, optimizer, dtypes."""
+        engine = self.deepspeed_engine
+        model_dtype, accumulation_dtype = engine.get_data_types()
+        return {
+            "engine": type(self).__name__,
+            "optimizer": f"{type(engine.optimizer).__name__} over {type(engine.basic_optimizer).__name__}"
+            if engine.optimizer is not engine.basic_optimizer
+            else type(engine.optimizer).__name__,
+            "dtype": str(model_dtype).removeprefix("torch."),
+            "gradient accumulation": str(accumulation_dtype).removeprefix("torch."),
+        }
+
+
+@torch.no_grad()
+def average_over_data_parallel(value: Tensor, mpu: ModelParallelUnit) -> Tensor:
+    """The mean of a scalar over the data-parallel ranks."""
+    if mpu.dp_size == 1:
+        return value
+    value = value.clone()
+    torch.distributed.all_reduce(value, group=mpu.dp_group)
+    return value / mpu.dp_size

@@ -1,0 +1,158 @@
+"""`PipelineTrainEngine`: the list of layers dealt to stages, under DeepSpeed's 1F1B schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from types import MappingProxyType
+from typing import Any
+
+import torch.distributed as dist
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.pipe import schedule
+from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from torch import Tensor, nn
+
+from megatron_ds.data.batch import Batch
+from megatron_ds.engine.base import EvalResult
+from megatron_ds.engine.construction import LayerBuilder
+from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase, LossFunction
+from megatron_ds.engine.loss_weights import token_weights
+from megatron_ds.models import LayerDef, named_layer_parameters, tied_names
+from megatron_ds.mpu import ModelParallelUnit
+
+
+class _Spec(LayerSpec):  # type: ignore[misc]
+    """DeepSpeed's recipe for one of our layers."""
+
+    def __init__(self, layer: LayerDef, builder: LayerBuilder) -> None:
+        super().__init__(layer.module_type)
+        self._layer = layer
+        self._builder = builder
+
+    def build(self, log: bool = False) -> nn.Module:  # noqa: ARG002 - DeepSpeed's signature
+        return self._builder(self._layer)
+
+
+class _TiedSpec(TiedLayerSpec):  # type: ignore[misc]
+    """The same for a layer that shares its module with another one."""
+
+    def __init__(self, layer: LayerDef, builder: LayerBuilder) -> None:
+        super().__init__(layer.tied_to or layer.name, layer.module_type, forward_fn=layer.forward)
+        self._layer = layer
+        self._builder = builder
+
+    def build(self, log: bool = False) -> nn.Module:  # noqa: ARG002 - DeepSpeed's signature
+        return self._builder(self._layer)
+
+
+def build_pipeline_module(
+    layers: Sequence[LayerDef], builder: LayerBuilder, loss: LossFunction, mpu: ModelParallelUnit, partition_method: str
+) -> PipelineModule:
+    """Deals `layers` to stages and builds this stage's modules, without values in their parameters.
+
+    Args:
+        layers: the whole model.
+        builder: makes modules.
+        loss: from logits, labels and token weights to a scalar; runs on the last stage.
+        mpu: where this rank sits.
+        partition_method: DeepSpeed's ``type:REGEX``, ``parameters`` or ``uniform``.
+    """
+    tied = tied_names(layers)
+    specs = [
+        (_TiedSpec if layer.tied_to is not None or layer.name in tied else _Spec)(layer, builder) for layer in layers
+    ]
+    topology = PipeModelDataParallelTopology(num_pp=mpu.pp_size, num_mp=mpu.tp_size, num_dp=mpu.dp_size)
+    with redirect_stdout(StringIO()):  # its own table of layers; ours has the parameters too
+        module = PipelineModule(specs, topology=topology, loss_fn=loss, partition_method=partition_method)
+    place = topology.get_coord(mpu.global_rank)
+    assert (place.pipe, place.data, place.model) == (mpu.pp_rank, mpu.dp_rank, mpu.tp_rank), "one order of ranks"
+    return module
+
+
+def named_stage_parameters(module: PipelineModule, layers: Sequence[LayerDef]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Canonical names and parameters of this stage, a tied module once."""
+    seen: set[str] = set()
+    for index in range(module._local_start, module._local_stop):
+        layer = layers[index]
+        owner = layer.tied_to or layer.name
+        if owner in seen:
+            continue
+        seen.add(owner)
+        stage_module = module.tied_modules[owner] if owner in module.tied_modules else getattr(module, str(index))
+        yield from named_layer_parameters(layer, stage_module)
+
+
+def _reduce_tied_gradients(engine: Any) -> None:
+    """Sums a tied weight's gradient over the stages that hold a copy, wherever the optimizer accumulates it.
+
+    DeepSpeed's own instruction looks in one place only and leaves the copies to diverge when gradients accumulate
+    in another dtype than the model's.
+    """
+    for weight, group in engine.module.get_tied_weights_and_groups():
+        if engine.using_bf16_optimizer:
+            gradient = weight._hp_grad
+        elif getattr(engine.optimizer, "use_grad_accum_attribute", False):
+            gradient = weight.grad_accum
+        else:
+            gradient = weight.grad
+        if gradient is not None:
+            dist.all_reduce(gradient, group=group)
+
+
+class PipelineTrainEngine(DeepSpeedEngineBase):
+    """Runs a `PipelineModule`, for a pipeline size above one.
+
+    Args:
+        layers: the whole model, for the canonical names.
+        *arguments: see `DeepSpeedEngineBase`.
+        **named_arguments: see `DeepSpeedEngineBase`.
+    """
+
+    def __init__(self, layers: Sequence[LayerDef], *arguments: Any, **named_arguments: Any) -> None:
+        super().__init__(*arguments, **named_arguments)
+        self._layers = layers
+        engine = self.deepspeed_engine
+        # The map holds functions, not method names, so overriding a method would change nothing.
+        engine._INSTRUCTION_MAP = MappingProxyType(
+            {**engine._INSTRUCTION_MAP, schedule.ReduceTiedGrads: _reduce_tied_gradients}
+        )
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Canonical names and parameters of this stage, a tied module once."""
+        return named_stage_parameters(self.deepspeed_engine.module, self._layers)
+
+    def _run_step(self, batches: Sequence[Batch]) -> Tensor:
+        weights, _ = token_weights(batches, self.mpu)
+        loss: Tensor = self.deepspeed_engine.train_batch(_pipeline_inputs(batches, weights))
+        return loss
+
+    def evaluate(self, batches: Sequence[Batch]) -> EvalResult:
+        """The loss of this rank's micro-batches, without dropout and without gradients."""
+        engine = self.deepspeed_engine
+        batches = self._on_device(batches)
+        weights, tokens = token_weights(batches, self.mpu)
+        # Buffers between stages have the shape of the first batch that came through.
+        engine.reset_activation_shape()
+        loss: Tensor = engine.eval_batch(_pipeline_inputs(batches, weights), num_micro_batches=len(batches))
+        engine.reset_activation_shape()
+        return EvalResult(loss, tokens)
+
+
+def _pipeline_inputs(
+    batches: Sequence[Batch], weights: Sequence[Tensor]
+) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+    """What the first stage takes in, and what the loss on the last stage is compared with."""
+    for batch, batch_weights in zip(batches, weights, strict=True):
+        yield batch.tokens, (batch.labels, batch_weights)
+
+
+def stage_table(module: PipelineModule, layers: Sequence[LayerDef]) -> list[tuple[int, str, str, int]]:
+    """For each stage: its number, first and last layer, and how many layers it has."""
+    bounds = module.parts
+    return [
+        (stage, layers[bounds[stage]].name, layers[bounds[stage + 1] - 1].name, bounds[stage + 1] - bounds[stage])
+        for stage in range(len(bounds) - 1)
+        if bounds[stage + 1] > bounds[stage]
+    ]

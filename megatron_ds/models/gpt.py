@@ -1,0 +1,91 @@
+"""GPT as one list of layers: the only definition of the model, whatever engine runs it."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.models.layer_def import Activations, LayerDef
+from megatron_ds.models.transformer import ParallelTransformerLayer, PositionEmbedding
+from megatron_ds.mpu import ModelParallelUnit, VocabParallelEmbedding, vocab_parallel_cross_entropy
+
+
+class LanguageModelHead(VocabParallelEmbedding):
+    """Scores every token: the output head with weights of its own. `[S, B, H] -> [S, B, V/tp]`."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """This rank's slice of the scores: ``[S, B, H] -> [S, B, V/tp]``."""
+        return self.logits(hidden)
+
+
+def _tied_head(embedding: nn.Module, hidden: Activations) -> Tensor:
+    assert isinstance(embedding, VocabParallelEmbedding)
+    assert isinstance(hidden, Tensor)
+    return embedding.logits(hidden)
+
+
+def gpt_layers(config: ModelConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
+    """The layers of a GPT, from tokens ``[B, S]`` to logits ``[S, B, V/tp]``.
+
+    Args:
+        config: the architecture, with its vocabulary size known.
+        mpu: where this rank sits.
+    """
+    assert config.vocab_size is not None, "the vocabulary size is resolved before a model is built"
+    vocab_size, padded_vocab_size = config.vocab_size, config.padded_vocab_size(mpu.tp_size)
+
+    def vocabulary(module_type: type[VocabParallelEmbedding]) -> VocabParallelEmbedding:
+        return module_type(vocab_size, padded_vocab_size, config.hidden_size, mpu, init_std=config.init_method_std)
+
+    if config.untie_embeddings_and_output_weights:
+        head = LayerDef("lm_head", LanguageModelHead, lambda: vocabulary(LanguageModelHead))
+    else:
+        head = LayerDef(
+            "lm_head",
+            VocabParallelEmbedding,
+            lambda: vocabulary(VocabParallelEmbedding),
+            tied_to="word_embeddings",
+            forward=_tied_head,
+        )
+    return [
+        LayerDef("word_embeddings", VocabParallelEmbedding, lambda: vocabulary(VocabParallelEmbedding)),
+        LayerDef("position_embeddings", PositionEmbedding, lambda: PositionEmbedding(config)),
+        *(
+            LayerDef(f"layers.{index}", ParallelTransformerLayer, lambda: ParallelTransformerLayer(config, mpu))
+            for index in range(config.num_layers)
+        ),
+        LayerDef(
+            "final_layernorm",
+            nn.LayerNorm,
+            lambda: nn.LayerNorm(config.hidden_size, eps=config.layernorm_epsilon),
+        ),
+        head,
+    ]
+
+
+class GptLoss:
+    """The language-model loss of a micro-batch, as its share of the global batch's mean over tokens.
+
+    Args:
+        config: the architecture, with its vocabulary size known.
+        mpu: where this rank sits.
+    """
+
+    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit) -> None:
+        assert config.vocab_size is not None
+        self.vocab_size = config.vocab_size
+        self.mpu = mpu
+
+    def __call__(self, logits: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+        """Weighted sum of the tokens' losses.
+
+        Args:
+            logits: ``[S, B, V/tp]``.
+            targets: labels ``[B, S]`` int64, and each token's weight ``[B, S]`` fp32.
+
+        Returns:
+            A scalar, fp32.
+        """
+        labels, weights = targets
+        token_losses = vocab_parallel_cross_entropy(logits, labels.transpose(0, 1), self.vocab_size, self.mpu)
+        return (token_losses * weights.transpose(0, 1)).sum()

@@ -1,0 +1,55 @@
+"""`SequentialModel`: a list of `LayerDef`s run one after the other in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from megatron_ds.models.layer_def import Activations, LayerDef
+
+
+def _attach(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Registers `module` under a dotted name, so that its parameters carry their canonical names."""
+    *parents, leaf = name.split(".")
+    for parent in parents:
+        if not hasattr(root, parent):
+            root.add_module(parent, nn.Module())
+        root = getattr(root, parent)
+    root.add_module(leaf, module)
+
+
+class SequentialModel(nn.Module):
+    """The whole model in one module, for a pipeline size of one.
+
+    ``named_parameters()`` gives the canonical names.
+
+    Args:
+        layers: the model's definition.
+        build: makes a layer's module; `LayerDef.build` by default.
+    """
+
+    def __init__(
+        self, layers: Sequence[LayerDef], build: Callable[[LayerDef], nn.Module] = lambda layer: layer.build()
+    ) -> None:
+        super().__init__()
+        modules: dict[str, nn.Module] = {}
+        self._steps: list[Callable[[Activations], Activations]] = []
+        for layer in layers:
+            if layer.tied_to is None:
+                modules[layer.name] = build(layer)
+                _attach(self, layer.name, modules[layer.name])
+            self._steps.append(_step(layer, modules[layer.tied_to or layer.name]))
+
+    def forward(self, inputs: Activations) -> Activations:
+        """Runs all layers, from tokens ``[B, S]`` to what the last one returns."""
+        for step in self._steps:
+            inputs = step(inputs)
+        return inputs
+
+
+def _step(layer: LayerDef, module: nn.Module) -> Callable[[Activations], Activations]:
+    forward = layer.forward
+    if forward is None:
+        return module
+    return lambda inputs: forward(module, inputs)

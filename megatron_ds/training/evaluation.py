@@ -1,0 +1,41 @@
+"""The loss on samples that are not trained on."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data.loader import global_batches
+from megatron_ds.data.samples import SampleDataset
+from megatron_ds.engine.base import TrainEngine
+from megatron_ds.mpu import ModelParallelUnit
+
+
+def validation_loss(run: RunConfig, engine: TrainEngine, dataset: SampleDataset, mpu: ModelParallelUnit) -> float:
+    """Mean loss per token over the first ``eval_iters`` global batches of `dataset`.
+
+    They are the same samples at each evaluation, so that a run's validation losses can be compared with each other
+    and nothing about them needs saving.
+
+    Args:
+        run: the run.
+        engine: holds the model.
+        dataset: validation samples, ``eval_iters`` global batches of them.
+        mpu: where this rank sits.
+    """
+    batches = global_batches(
+        dataset,
+        consumed_samples=0,
+        micro_batch_size=run.training.micro_batch_size,
+        global_batch_size=run.global_batch_size,
+        dp_rank=mpu.dp_rank,
+        dp_size=mpu.dp_size,
+        num_workers=run.data.num_workers,
+    )
+    total_loss = total_tokens = 0.0
+    for micro_batches in islice(batches, run.training.eval_iters):
+        result = engine.evaluate(micro_batches)
+        tokens = float(result.tokens)
+        total_loss += float(result.loss) * tokens
+        total_tokens += tokens
+    return total_loss / max(total_tokens, 1.0)

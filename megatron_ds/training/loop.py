@@ -1,0 +1,60 @@
+"""The training loop. It never asks which engine it drives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data import GptDatasets
+from megatron_ds.data.loader import global_batches
+from megatron_ds.engine.base import TrainEngine
+from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.training.evaluation import validation_loss
+from megatron_ds.training.reporter import Reporter
+
+
+def train(
+    run: RunConfig,
+    engine: TrainEngine,
+    datasets: GptDatasets,
+    mpu: ModelParallelUnit,
+    reporter: Reporter,
+    save: Callable[[Path], None],
+) -> None:
+    """Trains up to ``train_iters``, evaluating and saving on the way and at the end.
+
+    Args:
+        run: the run.
+        engine: holds the model, and how far the run has come.
+        datasets: training and validation samples.
+        mpu: where this rank sits.
+        reporter: gets every result.
+        save: writes a checkpoint into a folder.
+    """
+    assert datasets.train is not None
+    training, checkpoint = run.training, run.checkpoint
+    batches = global_batches(
+        datasets.train,
+        consumed_samples=engine.progress.consumed_samples,
+        micro_batch_size=training.micro_batch_size,
+        global_batch_size=run.global_batch_size,
+        dp_rank=mpu.dp_rank,
+        dp_size=mpu.dp_size,
+        num_workers=run.data.num_workers,
+    )
+
+    def due(interval: int | None) -> bool:
+        step = engine.progress.step
+        return step == training.train_iters or (interval is not None and step % interval == 0)
+
+    while engine.progress.step < training.train_iters:
+        result = engine.train_step(next(batches))
+        reporter.step(engine.progress, result)
+
+        if datasets.valid is not None and due(training.eval_interval):
+            reporter.evaluation(engine.progress, validation_loss(run, engine, datasets.valid, mpu))
+            reporter.restart_clock()
+        if checkpoint.save is not None and due(checkpoint.save_interval):
+            save(Path(checkpoint.save))
+            reporter.restart_clock()

@@ -1,0 +1,91 @@
+"""From a checked run to a trained model: the steps between the command line and the training loop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch.distributed as dist
+
+from megatron_ds.checkpoint import FoundCheckpoint, Layout
+from megatron_ds.config import ResolvedRun, write_resolved
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data import GptDatasets, build_gpt_datasets, samples_needed
+from megatron_ds.engine.base import TrainEngine
+from megatron_ds.engine.distributed import start_distributed, stop_distributed
+from megatron_ds.models import GptLoss, gpt_layers
+from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.optim.schedule import LearningRateSchedule
+from megatron_ds.training.loop import train
+from megatron_ds.training.reporter import Reporter
+from megatron_ds.training.saving import CheckpointSaver
+from megatron_ds.utils.logging import logger
+
+
+def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
+    """Trains the GPT that `resolved` describes. Called by every process.
+
+    Args:
+        resolved: the run, checked, with its vocabulary size known.
+        found: the checkpoint to go on from.
+    """
+    run = resolved.run
+    device = start_distributed(run.parallel.distributed_timeout_minutes)
+    # Importing DeepSpeed before the process group's environment is set would make it guess the accelerator.
+    from megatron_ds.engine.build import build_engine
+
+    mpu = ModelParallelUnit.create(
+        run.parallel.tensor_model_parallel_size, run.parallel.pipeline_model_parallel_size, device
+    )
+    datasets = _datasets(run)
+    schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
+    layers = gpt_layers(run.model, mpu)
+    engine = build_engine(run, resolved.deepspeed, layers, GptLoss(run.model, mpu), mpu, schedule.learning_rate)
+    if found is not None:
+        engine.load(found.folder, found.tag)
+    if run.checkpoint.save is not None and mpu.global_rank == 0:
+        write_resolved(resolved, Path(run.checkpoint.save))
+    _say_what_runs(resolved, engine, found)
+
+    saver = CheckpointSaver(run, engine, mpu)
+    with Reporter(run, mpu.global_rank, device, engine.progress) as reporter:
+        train(run, engine, datasets, mpu, reporter, saver)
+    stop_distributed()
+
+
+def _datasets(run: RunConfig) -> GptDatasets:
+    return build_gpt_datasets(
+        run.data,
+        seq_length=run.model.seq_length,
+        seed=run.training.seed,
+        samples=samples_needed(run),
+        is_builder=os.environ["LOCAL_RANK"] == "0",
+        wait=dist.barrier,
+    )
+
+
+def _say_what_runs(resolved: ResolvedRun, engine: TrainEngine, found: FoundCheckpoint | None) -> None:
+    """The start-up message: what is in force, in a few lines."""
+    run = resolved.run
+    clip = run.optimizer.clip_grad
+    logger.info("layout: %s on %d processes", Layout.of(run), run.world_size)
+    logger.info(
+        "batch: %d micro x %d accumulated x %d data-parallel = %d samples of %d tokens",
+        run.training.micro_batch_size,
+        run.num_micro_batches,
+        run.dp_size,
+        run.global_batch_size,
+        run.model.seq_length,
+    )
+    logger.info("engine: %s", ", ".join(f"{key} {value}" for key, value in engine.describe().items()))
+    logger.info("gradient clipping: %s (from %s)", clip or "off", resolved.origins["optimizer.clip_grad"])
+    if found is not None:
+        progress = engine.progress
+        logger.info(
+            "loaded %s: step %d, %d samples consumed",
+            found.folder / found.tag,
+            progress.step,
+            progress.consumed_samples,
+        )
+        if progress.step >= run.training.train_iters:
+            logger.info("nothing to do: the checkpoint is at train_iters=%d already", run.training.train_iters)

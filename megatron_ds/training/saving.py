@@ -1,0 +1,43 @@
+"""Saving a run: the engine's files first, then what describes them, then the pointer to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatron_ds.checkpoint import Layout, Manifest, point_latest_at
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.engine.base import TrainEngine
+from megatron_ds.models import whole_model_specs
+from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.utils.logging import logger
+
+
+@dataclass(frozen=True)
+class CheckpointSaver:
+    """Writes checkpoints. Every rank calls it.
+
+    Attributes:
+        run: the run.
+        engine: holds the model.
+        mpu: where this rank sits.
+    """
+
+    run: RunConfig
+    engine: TrainEngine
+    mpu: ModelParallelUnit
+
+    def __call__(self, folder: Path) -> None:
+        """Saves the present state under ``folder/global_step<N>`` and points ``latest`` at it."""
+        checkpoint = self.engine.save(folder)
+        if self.mpu.global_rank == 0:
+            specs = whole_model_specs(self.run.model, self.mpu.topology)
+            manifest = Manifest(
+                progress=self.engine.progress.to_json(),
+                layout=Layout.of(self.run),
+                model=self.run.model.model_dump(),
+                parameters={name: spec.to_json() for name, spec in specs.items()},
+            )
+            manifest.write(checkpoint)
+            point_latest_at(folder, checkpoint.name)
+            logger.info("saved %s", checkpoint)
