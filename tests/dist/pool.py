@@ -148,7 +148,7 @@ def _forkserver_context() -> BaseContext:
 
 
 def _warm_up() -> None:
-    import tests.dist.preload  # noqa: F401, PLC0415 – the server swallows import errors; here they are seen
+    import tests.dist.preload  # noqa: F401 – the server swallows import errors; here they are seen
 
 
 def _start(context: BaseContext, place: _Place, work: bytes) -> _Rank:
@@ -264,10 +264,10 @@ def _join_world(place: _Place) -> None:
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT="0",
     )
-    import deepspeed  # noqa: PLC0415 – pytest's process stays without torch until a test needs it
-    import torch  # noqa: PLC0415
+    import deepspeed  # pytest's process stays without torch until a test needs it
+    import torch
 
-    import tests.dist.preload  # noqa: F401, PLC0415 – for ranks that were not forked from the server
+    import tests.dist.preload  # noqa: F401 – for ranks that were not forked from the server
 
     torch.set_num_threads(1)
     torch.manual_seed(SEED)

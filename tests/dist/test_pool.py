@@ -62,6 +62,12 @@ def _captured_graphs(compiled: bool) -> int:
     return len(graphs)
 
 
+def _cuda_rank() -> tuple[str, int, float]:
+    total = torch.tensor(float(dist.get_rank()), device="cuda")
+    dist.all_reduce(total)
+    return dist.get_backend(), torch.cuda.current_device(), total.item()
+
+
 def _is_alive(pid: int) -> bool:
     """Whether a process runs; one that ended and was not waited for yet does not."""
     try:
@@ -120,6 +126,14 @@ def test_run_ranks_leaves_this_process_environment_alone() -> None:
 @pytest.mark.parametrize(("dynamo", "graphs"), [(False, 0), (True, 1)])
 def test_run_ranks_compiles_only_with_dynamo(dynamo: bool, graphs: int) -> None:
     assert run_ranks(1, _captured_graphs, dynamo=dynamo, compiled=True) == [graphs]
+
+
+@pytest.mark.gpu
+def test_run_ranks_on_cuda_gives_each_rank_its_gpu() -> None:
+    world_size = min(2, torch.cuda.device_count())
+    assert world_size > 0
+    expected = [("nccl", rank, float(sum(range(world_size)))) for rank in range(world_size)]
+    assert run_ranks(world_size, _cuda_rank, device="cuda") == expected
 
 
 def test_run_ranks_whose_parent_is_killed_leaves_no_rank(tmp_path: Path) -> None:

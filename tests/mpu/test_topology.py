@@ -14,7 +14,7 @@ SIZES = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2), (4, 2, 1), (2, 3
 
 def _deepspeed_lists(tp_size: int, pp_size: int, dp_size: int) -> dict[str, list[list[int]]]:
     """DeepSpeed's rank order and groups for a grid."""
-    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # noqa: PLC0415 – slow; the ranks have it
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology  # slow; the ranks have it
 
     grid = PipeModelDataParallelTopology(num_pp=pp_size, num_mp=tp_size, num_dp=dp_size)
     coordinates = [grid.get_coord(rank) for rank in range(grid.world_size())]
