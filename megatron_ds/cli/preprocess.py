@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> None:
 
     Raises:
         ConfigError: an option or an input file is wrong. Nothing was read.
-        DataError: a line is bad, or there is no text at all. Nothing stays behind.
+        DataError: a line is bad, there is no text at all, or the disk is full. Nothing stays behind.
     """
     arguments = _parser().parse_args(argv)
     files = _input_files(arguments.input)
@@ -66,7 +66,16 @@ def main(argv: Sequence[str]) -> None:
     options = EncodeOptions(tokenizer_flags, arguments.vocab_size, tuple(arguments.json_keys), arguments.append_eod)
     batches = encode_in_order(read_line_batches(files, BATCH_BYTES), options, tokenizer, arguments.workers)
     total_bytes = sum(file.stat().st_size for file in files)
-    _write(_with_progress(batches, total_bytes, arguments.log_interval), arguments.output_prefix, options, tokenizer)
+    progress = _with_progress(batches, total_bytes, arguments.log_interval)
+    try:
+        _write(progress, arguments.output_prefix, options, tokenizer)
+    except OSError as error:
+        raise DataError(
+            Problem(
+                f"the input can't be read, or {arguments.output_prefix} can't be written: {error}",
+                advice="check permissions and free space; nothing was written",
+            )
+        ) from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -76,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys with text (text)")
     parser.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document id")
     parser.add_argument("--workers", type=_at_least_one, default=_num_cores(), help="processes (all cores)")
-    parser.add_argument("--log-interval", type=float, default=1.0, help="seconds between updates of the progress bar")
+    parser.add_argument(
+        "--log-interval", type=_at_least_one, default=1000, help="lines between updates of the bar (1000)"
+    )
     group = parser.add_argument_group("tokenizer")
     group.add_argument(
         "--tokenizer-type", help="HFTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, ByteTokenizer …"
@@ -118,20 +129,20 @@ def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
         )
 
 
-def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int, interval: float) -> Iterator[EncodedBatch]:
-    bar = _QuietBar(
-        total=total_bytes,
-        unit="B",
-        unit_scale=True,
-        mininterval=interval,
-        disable=None,
-        file=sys.stderr,
-        desc="preprocess",
-    )
-    with bar:
+def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int, interval: int) -> Iterator[EncodedBatch]:
+    num_lines = num_bytes = 0
+    # On a terminal only: a log file has no use for a bar.
+    with _QuietBar(
+        total=total_bytes, unit="B", unit_scale=True, disable=None, file=sys.stderr, desc="preprocess"
+    ) as bar:
         for batch in batches:
             yield batch
-            bar.update(batch.num_bytes)
+            num_lines += batch.num_lines
+            num_bytes += batch.num_bytes
+            if num_lines >= interval:
+                bar.update(num_bytes)
+                num_lines = num_bytes = 0
+        bar.update(num_bytes)
 
 
 def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeOptions, tokenizer: Tokenizer) -> None:

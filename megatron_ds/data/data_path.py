@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,7 +30,8 @@ def parse_data_path(words: Sequence[str]) -> tuple[WeightedPrefix, ...]:
     """Reads ``PREFIX`` or ``WEIGHT PREFIX WEIGHT PREFIX …``.
 
     Raises:
-        ConfigError: nothing given, an odd number of words, or a weight that is not a number above 0.
+        ConfigError: nothing given, an odd number of words, or a weight that is not a number above 0, or a
+            prefix twice.
     """
     if not words:
         raise ConfigError(_data_path_problem("no training data is given", words))
@@ -42,6 +44,11 @@ def parse_data_path(words: Sequence[str]) -> tuple[WeightedPrefix, ...]:
         _data_path_problem(f"weight {weight!r} of {prefix} is not a number above 0", words)
         for weight, prefix in pairs
         if _parse_weight(weight) is None
+    ]
+    problems += [
+        _data_path_problem(f"{prefix} is given more than once; add up its weights", words)
+        for prefix, count in Counter(words[1::2]).items()
+        if count > 1
     ]
     if problems:
         raise ConfigError(problems)

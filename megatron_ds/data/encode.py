@@ -53,9 +53,10 @@ class EncodedDocuments:
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """A batch of lines as tokens: its documents by key, and the bytes that were read for it."""
+    """A batch of lines as tokens: its documents by key, and the lines and bytes that were read for it."""
 
     documents: dict[str, EncodedDocuments]
+    num_lines: int
     num_bytes: int
 
 
@@ -74,7 +75,8 @@ class Encoder:
             DataError: a line is bad; names file and line.
         """
         texts = read_texts(batch, self._options.keys)
-        return EncodedBatch({key: self._encode_texts(each) for key, each in texts.items()}, batch.num_bytes)
+        documents = {key: self._encode_texts(each) for key, each in texts.items()}
+        return EncodedBatch(documents, len(batch.lines), batch.num_bytes)
 
     def _encode_texts(self, texts: Sequence[str]) -> EncodedDocuments:
         documents = self._tokenizer.encode_batch([text for text in texts if not _is_blank(text)])

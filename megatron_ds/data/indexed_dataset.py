@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from pathlib import Path
@@ -220,7 +221,9 @@ class IndexedDatasetBuilder:
 
     def abort(self) -> None:
         """Removes everything that this builder wrote. Files of an earlier run stay as they are."""
-        self._file.close()
+        # On a full disk, closing fails as well: it writes what is still in the buffer.
+        with contextlib.suppress(OSError):
+            self._file.close()
         self._temporary_bin.unlink(missing_ok=True)
         self._temporary_idx.unlink(missing_ok=True)
 

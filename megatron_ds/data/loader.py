@@ -53,6 +53,9 @@ def global_batches(
         num_workers=num_workers,
         collate_fn=make_batch,
         pin_memory=torch.cuda.is_available(),
+        # The loader draws a seed for its workers. From the global generator, that would change the dropout of a run
+        # each time a loader is made, so that a resumed run would differ from one that never stopped.
+        generator=torch.Generator(),
     )
     micro_batches = iter(loader)
     for _ in range(num_steps):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron_ds.config.blocks import RunConfig
+if TYPE_CHECKING:
+    from megatron_ds.config.blocks import RunConfig
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def load_gpt2_bpe_tokenizer(vocab_file: Path, merge_file: Path) -> FastTokenizer
     Raises:
         ConfigError: the files are no byte-level BPE.
     """
-    import tokenizers  # noqa: PLC0415 – only who asks for it pays for the import
+    import tokenizers
 
     try:
         model = tokenizers.models.BPE.from_file(str(vocab_file), str(merge_file))

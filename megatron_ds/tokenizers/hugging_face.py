@@ -43,7 +43,7 @@ def _looks_like_path(name: str) -> bool:
 
 
 def _load_file(file: Path) -> Tokenizer:
-    import tokenizers  # noqa: PLC0415 – only who asks for it pays for the import
+    import tokenizers
 
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
@@ -89,7 +89,7 @@ def _named_eos_token(folder: Path) -> str | None:
 
 
 def _load_with_transformers(name_or_path: str) -> Tokenizer:
-    from transformers import AutoTokenizer  # noqa: PLC0415 – importing it takes seconds
+    from transformers import AutoTokenizer
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(name_or_path)

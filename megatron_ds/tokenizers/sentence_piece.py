@@ -19,7 +19,7 @@ class SentencePieceTokenizer:
     """
 
     def __init__(self, model_file: Path) -> None:
-        from sentencepiece import SentencePieceProcessor  # noqa: PLC0415 – only who asks for it pays for the import
+        from sentencepiece import SentencePieceProcessor
 
         try:
             self._processor = SentencePieceProcessor(model_file=str(model_file))

@@ -20,9 +20,10 @@ def prefix(tmp_path: Path) -> str:
     return write_documents(tmp_path / "a_text_document", [list(range(20))] * 10)
 
 
-def test_check_good_data_has_no_problem(prefix: str) -> None:
+def test_check_good_data_has_no_problem(tmp_path: Path, prefix: str) -> None:
     assert check(prefix, vocab_size=20) == []
-    assert check("0.5", prefix, "0.5", prefix, split="8,1,1", valid=1) == []
+    other = write_documents(tmp_path / "b", [list(range(20))] * 10)
+    assert check("0.5", prefix, "0.5", other, split="8,1,1", valid=1) == []
 
 
 def test_check_missing_files_are_named(tmp_path: Path, prefix: str) -> None:

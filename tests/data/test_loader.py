@@ -90,3 +90,11 @@ def test_global_batches_beyond_the_end_raise(dataset: object) -> None:
     assert len(list(islice(batches, 1))) == 1
     with pytest.raises(DataError, match="has 96 samples, 92 are used; the next step needs 8 more"):
         next(batches)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_global_batches_leave_the_random_state_alone(dataset: object, workers: int) -> None:
+    """Dropout after a resume would differ otherwise."""
+    before = torch.get_rng_state()
+    assert len(global_hashes(dataset, 1, 8, workers=workers)) == 12
+    assert torch.equal(torch.get_rng_state(), before)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,6 +103,18 @@ def test_preprocess_bad_line_leaves_the_earlier_output(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         run(tmp_path / "in.jsonl", tmp_path / "out")
     assert IndexedDataset(f"{tmp_path / 'out'}_text_document")[0].tolist() == expected[0]
+
+
+def test_preprocess_full_disk_is_one_clear_error_and_nothing_stays(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", ["text" * 5000])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(DataError, match="can't be written: .*File too large"):
+            run(source, tmp_path / "out" / "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_preprocess_each_key_has_its_own_files(tmp_path: Path) -> None:
