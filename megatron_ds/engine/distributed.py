@@ -7,6 +7,7 @@ import os
 import socket
 import tempfile
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def start_distributed(timeout_minutes: float) -> torch.device:
     import deepspeed
     import deepspeed.ops
 
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    _hush(logging.getLogger("DeepSpeed"))
     # Without this, each start on a CPU compiles a shared-memory extension (40-90 s) that gloo does not need.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(
@@ -61,6 +62,15 @@ def start_distributed(timeout_minutes: float) -> torch.device:
     if rank == 0:
         _port_note().unlink(missing_ok=True)  # every rank has connected, so every rank has read it
     return device
+
+
+def _hush(deepspeed_logger: logging.Logger) -> None:
+    """Silences what DeepSpeed 0.19.8 prints on every rank and no user can act on."""
+    deepspeed_logger.setLevel(logging.ERROR)
+    # It calls collectives by names that newer PyTorch calls old, and from gradient hooks, where the tensors that it
+    # reduces carry no graph of their own.
+    warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=r"c10d::\w+: an autograd kernel was not registered", category=UserWarning)
 
 
 def stop_distributed() -> None:

@@ -44,7 +44,7 @@ class TensorBoardMonitor:
         """
         if not _installed("tensorboard"):
             raise ConfigError(_missing_tensorboard(directory))
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 (optional, and imports torch)
+        from torch.utils.tensorboard import SummaryWriter
 
         purge_step = resume_step + 1 if resume_step else None
         self._writer: Any = SummaryWriter(log_dir=directory, purge_step=purge_step)
@@ -76,7 +76,7 @@ class WandbMonitor:
         """
         if not _installed("wandb"):
             raise ConfigError(_missing_wandb(project))
-        import wandb  # noqa: PLC0415 (optional)
+        import wandb
 
         try:
             self._run: Any = wandb.init(project=project, name=name, config=dict(run_config))

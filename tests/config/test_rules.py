@@ -38,7 +38,6 @@ BROKEN = {
         1,
         ["ZeRO stage 0", "bf16", "use ZeRO stage 1", "--zero-stage"],
     ),
-    "zero_0_pp_2": (["--zero-stage", "0", PP, "2"], {}, 2, ["ZeRO stage 0", "a pipeline of 2 stages"]),
     "fp16_cpu": (["--fp16"], {}, 1, ["fp16 needs a GPU", "--bf16, or fp32"]),
     "seq_positions": (["--max-position-embeddings", "8"], {}, 1, ["seq_length 16", "max_position_embeddings 8"]),
     "two_warmups": (
