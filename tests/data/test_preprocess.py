@@ -110,7 +110,7 @@ def test_preprocess_full_disk_is_one_clear_error_and_nothing_stays(tmp_path: Pat
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
-        with pytest.raises(DataError, match="can't be written: .*File too large"):
+        with pytest.raises(DataError, match=r"can't be written: .*File too large"):
             run(source, tmp_path / "out" / "x")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
