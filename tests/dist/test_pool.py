@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -76,6 +77,13 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
+def _assert_ended(pids: list[int]) -> None:
+    deadline = time.monotonic() + 5
+    while any(map(_is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_is_alive, pids))
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_run_ranks_returns_each_ranks_result_by_value(world_size: int) -> None:
     results = run_ranks(world_size, _summed_rank, offset=0.5)
@@ -108,10 +116,7 @@ def test_run_ranks_ends_ranks_and_their_children(tmp_path: Path) -> None:
     run_ranks(2, _start_child, folder=tmp_path)
     pids = [int(pid) for file in tmp_path.iterdir() for pid in file.read_text().split()]
     assert len(pids) == 4
-    deadline = time.monotonic() + 5
-    while any(map(_is_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(_is_alive, pids))
+    _assert_ended(pids)
 
 
 def test_run_ranks_leaves_this_process_environment_alone() -> None:
@@ -142,7 +147,8 @@ def test_run_ranks_whose_parent_is_killed_leaves_no_rank(tmp_path: Path) -> None
         "from tests.dist import pool, test_pool\n"
         f"pool.run_ranks(2, test_pool._sleep_and_tell, folder=Path({str(tmp_path)!r}))\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    scratch = tempfile.TemporaryDirectory()  # not below tmp_path: names of sockets must be short
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "TMPDIR": scratch.name})
     deadline = time.monotonic() + 90
     while len(list(tmp_path.glob("*.pid"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -150,10 +156,8 @@ def test_run_ranks_whose_parent_is_killed_leaves_no_rank(tmp_path: Path) -> None
     parent.kill()
     parent.wait()
     assert len(pids) == 2
-    deadline = time.monotonic() + 5
-    while any(map(_is_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(_is_alive, pids))
+    _assert_ended(pids)
+    scratch.cleanup()
 
 
 def _sleep_and_tell(folder: Path) -> None:
