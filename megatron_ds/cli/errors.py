@@ -11,6 +11,9 @@ from typing import NoReturn
 
 from megatron_ds.errors import MegatronDsError
 
+# Processes of one host start within a second or two of each other, on busy cores too.
+SECONDS_FOR_FIRST_REPORT = 4.0
+
 
 def run_or_exit(main: Callable[[], None]) -> None:
     """Runs a command; on an error, ends the process with the error's code.
@@ -29,7 +32,7 @@ def run_or_exit(main: Callable[[], None]) -> None:
 
 
 def report_before_launch(error: MegatronDsError) -> NoReturn:
-    """Ends a process whose peers found the same problems: the first one of each host tells.
+    """Ends a process whose peers found the same problems: the first one of each host tells them in full.
 
     Raises:
         SystemExit: always, with the error's code.
@@ -37,15 +40,26 @@ def report_before_launch(error: MegatronDsError) -> NoReturn:
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(error, file=sys.stderr, flush=True)
     else:
-        # The launcher ends all processes when the first one exits: let that be the one that speaks.
-        time.sleep(3)
+        # A launcher ends all processes when one of them exits: let that be the one that speaks.
+        time.sleep(SECONDS_FOR_FIRST_REPORT)
+        # Still here, so there is no launcher, or this process is the only one with a problem.
+        print(f"{rank_prefix()}{_in_one_line(error)}", file=sys.stderr, flush=True)
     raise SystemExit(error.exit_code)
 
 
+def rank_prefix() -> str:
+    """``[rank 3] `` where there are several processes."""
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    return "" if alone else f"[rank {os.environ.get('RANK', '?')}] "
+
+
+def _in_one_line(error: MegatronDsError) -> str:
+    more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+    return f"stopped, {type(error).__name__}: {error.problems[0].message}{more}"
+
+
 def _fail(message: str, exit_code: int) -> NoReturn:
-    rank = os.environ.get("RANK")
-    prefix = f"[rank {rank}] " if rank is not None and os.environ.get("WORLD_SIZE", "1") != "1" else ""
-    print(f"{prefix}{message}", file=sys.stderr, flush=True)
+    print(f"{rank_prefix()}{message}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     # Not sys.exit: threads of a process group whose other members wait for this rank would keep the process alive.
     os._exit(exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems
+from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.data import check_data, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
@@ -28,7 +29,7 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
         SystemExit: after ``--help``.
     """
     resolved, problems = collect(argv, environ)
-    problems = [*check_versions(), *problems]
+    problems = [*check_versions(), *launch_problems(environ), *problems]
     if resolved is None:
         raise ConfigError(problems)
     resolved, vocabulary_problems = _with_vocabulary(resolved)

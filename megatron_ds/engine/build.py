@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from io import StringIO
 from typing import Any
 
 import deepspeed
@@ -70,14 +71,15 @@ def build_engine(
     clip = ClipBeforeStep(optimizer, run.optimizer.clip_grad, mpu) if run.zero_stage == 0 else None
     if clip is not None:
         deepspeed_config = {**deepspeed_config, "gradient_clipping": 0.0}
-    deepspeed_engine, *_ = deepspeed.initialize(
-        model=module,
-        optimizer=optimizer,
-        config=deepspeed_config,
-        # A PipelineModule brings a grid of its own, in the same order as ours.
-        mpu=None if mpu.pp_size > 1 else mpu,
-        dist_init_required=False,
-    )
+    with redirect_stdout(StringIO()):  # reports of memory in use, printed whatever the log level
+        deepspeed_engine, *_ = deepspeed.initialize(
+            model=module,
+            optimizer=optimizer,
+            config=deepspeed_config,
+            # A PipelineModule brings a grid of its own, in the same order as ours.
+            mpu=None if mpu.pp_size > 1 else mpu,
+            dist_init_required=False,
+        )
     common: dict[str, Any] = {"seed": run.training.seed, "learning_rate": learning_rate, "clip": clip}
     if mpu.pp_size > 1:
         return PipelineTrainEngine(layers, deepspeed_engine, mpu, **common)

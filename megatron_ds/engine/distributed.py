@@ -51,14 +51,16 @@ def start_distributed(timeout_minutes: float) -> torch.device:
     _hush(logging.getLogger("DeepSpeed"))
     # Without this, each start on a CPU compiles a shared-memory extension (40-90 s) that gloo does not need.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(
-        dist_backend="nccl" if device.type == "cuda" else "gloo",
-        auto_mpi_discovery=False,
-        verbose=False,
+    backend, timeout = ("nccl" if device.type == "cuda" else "gloo"), timedelta(minutes=timeout_minutes)
+    # PyTorch's own start first, because it takes the device: NCCL would guess it from the rank's number.
+    dist.init_process_group(
+        backend,
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(minutes=timeout_minutes),
+        timeout=timeout,
+        device_id=device if device.type == "cuda" else None,
     )
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)
     if rank == 0:
         _port_note().unlink(missing_ok=True)  # every rank has connected, so every rank has read it
     return device
