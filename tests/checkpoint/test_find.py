@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatron_ds.checkpoint import Layout, Manifest, checkpoint_problems, find_checkpoint, point_latest_at
+from megatron_ds.config import resolve
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.errors import CheckpointError
+from tests.config.helpers import environ, words
+
+
+def _run(*flags: str, world_size: int = 1) -> RunConfig:
+    return resolve(words("--vocab-size", "61", *flags), environ(world_size), "test").run
+
+
+def _save(folder: Path, run: RunConfig, step: int = 4) -> Path:
+    checkpoint = folder / f"global_step{step}"
+    checkpoint.mkdir(parents=True)
+    progress = {"step": step, "skipped_steps": 0, "consumed_samples": 4 * step}
+    Manifest(progress, Layout.of(run), run.model.model_dump(), {}).write(checkpoint)
+    point_latest_at(folder, checkpoint.name)
+    return checkpoint
+
+
+def test_find_checkpoint_reads_back_what_was_saved(tmp_path):
+    run = _run()
+    _save(tmp_path, run)
+    found = find_checkpoint(tmp_path)
+    assert found.tag == "global_step4"
+    assert found.manifest.progress["step"] == 4
+    assert found.manifest.layout == Layout.of(run)
+    assert found.manifest.model == run.model.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words_of_the_error"),
+    [
+        (lambda folder: folder.rename(folder.with_name("moved")), ["there is no folder", "--load"]),
+        (lambda folder: (folder / "latest").unlink(), ["no file named latest", "whole checkpoints here: global_step4"]),
+        (lambda folder: (folder / "latest").write_text("global_step9"), ["global_step9", "global_step4"]),
+        (lambda folder: (folder / "global_step4/manifest.json").write_text("{"), ["no readable manifest"]),
+        (lambda folder: (folder / "global_step4/manifest.json").write_text("[]"), ["format version 1"]),
+    ],
+)
+def test_find_checkpoint_of_a_damaged_folder_says_what_is_missing(tmp_path, damage, words_of_the_error):
+    folder = tmp_path / "run"
+    _save(folder, _run())
+    damage(folder)
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint(folder)
+    for word in words_of_the_error:
+        assert word in str(caught.value)
+
+
+def test_load_that_finds_nothing_is_a_problem_unless_a_fresh_start_is_allowed(tmp_path):
+    found, problems = checkpoint_problems(_run("--load", str(tmp_path)), {})
+    assert found is None
+    assert "--allow-fresh-start" in problems[0].advice
+    found, problems = checkpoint_problems(_run("--load", str(tmp_path), "--allow-fresh-start"), {})
+    assert (found, problems) == (None, [])
+
+
+def test_load_at_another_layout_is_refused_with_both_layouts(tmp_path):
+    _save(tmp_path, _run())
+    run = _run("--load", str(tmp_path), "--tensor-model-parallel-size", "2", world_size=2)
+    _, problems = checkpoint_problems(run, {})
+    assert "TP1 x PP1 x DP1, ZeRO-0, fp32" in problems[0].message
+    assert "TP2 x PP1 x DP1, ZeRO-0, fp32" in problems[0].message
+
+
+def test_load_of_another_model_is_refused_with_the_options_that_differ(tmp_path):
+    _save(tmp_path, _run())
+    _, problems = checkpoint_problems(
+        _run("--load", str(tmp_path), "--num-layers", "3"), {"model.num_layers": "--num-layers"}
+    )
+    assert "num_layers" in problems[0].message
+    assert {(source.value, source.origin) for source in problems[0].sources} >= {("3", "--num-layers")}
+
+
+def test_load_with_another_dropout_goes_on(tmp_path):
+    _save(tmp_path, _run())
+    found, problems = checkpoint_problems(_run("--load", str(tmp_path), "--hidden-dropout", "0.3"), {})
+    assert found is not None
+    assert problems == []
+
+
+def test_save_into_another_runs_folder_is_refused_and_into_the_loaded_one_is_not(tmp_path):
+    _save(tmp_path, _run())
+    _, problems = checkpoint_problems(_run("--save", str(tmp_path)), {})
+    assert "already holds another run's checkpoints" in problems[0].message
+    _, problems = checkpoint_problems(_run("--save", str(tmp_path), "--load", str(tmp_path)), {})
+    assert problems == []
+
+
+def test_manifest_of_a_later_format_is_refused(tmp_path):
+    checkpoint = _save(tmp_path, _run())
+    content = json.loads((checkpoint / "manifest.json").read_text())
+    (checkpoint / "manifest.json").write_text(json.dumps({**content, "format_version": 2}))
+    with pytest.raises(CheckpointError, match="format version 1"):
+        find_checkpoint(tmp_path)
