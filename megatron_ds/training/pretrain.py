@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
@@ -30,12 +31,16 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         found: the checkpoint to go on from.
     """
     run = resolved.run
-    device = start_distributed(run.parallel.distributed_timeout_minutes)
+    parallel = run.parallel
+    device = start_distributed(parallel.distributed_timeout_minutes)
     # Importing DeepSpeed before the process group's environment is set would make it guess the accelerator.
     from megatron_ds.engine.build import build_engine
 
     mpu = ModelParallelUnit.create(
-        run.parallel.tensor_model_parallel_size, run.parallel.pipeline_model_parallel_size, device
+        parallel.tensor_model_parallel_size,
+        parallel.pipeline_model_parallel_size,
+        device,
+        timedelta(minutes=parallel.distributed_timeout_minutes),
     )
     datasets = _datasets(run)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
