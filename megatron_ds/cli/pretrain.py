@@ -35,6 +35,8 @@ def _pretrain(argv: Sequence[str]) -> None:
         logger.info(describe(resolved))
         return
     # Torch and DeepSpeed take seconds to import, so everything above does without them.
+    from megatron_ds.engine.failure import failing_together
     from megatron_ds.training.pretrain import pretrain
 
-    pretrain(resolved, found)
+    with failing_together():
+        pretrain(resolved, found)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-import tempfile
-import time
 import warnings
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from megatron_ds.errors import TrainingError
+from megatron_ds.engine.rendezvous import forget_port, meet
+
+# What a launcher would have set.
+_ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 def local_device() -> torch.device:
@@ -32,38 +31,45 @@ def start_distributed(timeout_minutes: float) -> torch.device:
 
     Returns:
         The device of this rank.
+
+    Raises:
+        TrainingError: the processes can't meet.
     """
     device = local_device()
     # DeepSpeed would guess, and warn, otherwise. It reads this when it is imported.
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if device.type == "cuda" else "cpu")
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"), ("MASTER_ADDR", "127.0.0.1")):
+    for name, value in _ALONE.items():
         os.environ.setdefault(name, value)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    os.environ["MASTER_PORT"] = str(_agree_on_port(rank, world_size))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
         _share_cores(world_size)
+    timeout = timedelta(minutes=timeout_minutes)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(
+        backend,
+        store=meet(rank, world_size, timeout),
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        # NCCL would guess it from the rank's number.
+        device_id=device if device.type == "cuda" else None,
+    )
+    forget_port(rank)
+    _join_deepspeed(backend, timeout)
+    return device
 
+
+def _join_deepspeed(backend: str, timeout: timedelta) -> None:
+    """Has DeepSpeed use the process group that there is."""
     import deepspeed
     import deepspeed.ops
 
     _hush(logging.getLogger("DeepSpeed"))
     # Without this, each start on a CPU compiles a shared-memory extension (40-90 s) that gloo does not need.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    backend, timeout = ("nccl" if device.type == "cuda" else "gloo"), timedelta(minutes=timeout_minutes)
-    # PyTorch's own start first, because it takes the device: NCCL would guess it from the rank's number.
-    dist.init_process_group(
-        backend,
-        rank=rank,
-        world_size=world_size,
-        timeout=timeout,
-        device_id=device if device.type == "cuda" else None,
-    )
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)
-    if rank == 0:
-        _port_note().unlink(missing_ok=True)  # every rank has connected, so every rank has read it
-    return device
 
 
 def _hush(deepspeed_logger: logging.Logger) -> None:
@@ -83,57 +89,12 @@ def stop_distributed() -> None:
 
 
 def _share_cores(world_size: int) -> None:
-    """Gives each process of this host its share of the cores: launchers leave that unset on CPU."""
+    """Gives each process of this host its share of the cores: DeepSpeed's launcher leaves that unset."""
     if "OMP_NUM_THREADS" not in os.environ:
         here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", str(world_size))))
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // here))
+        torch.set_num_threads(max(1, _num_cores() // here))
 
 
-def _agree_on_port(rank: int, world_size: int) -> int:
-    """The port of the rendezvous: the launcher's own, or a free one where another job has taken that.
-
-    Only a job on one host can change its mind: its ranks share a parent process, and so a small file through which
-    rank 0 tells the others. Under torchrun the port is served by torchrun itself, and stays.
-    """
-    wished = int(os.environ.get("MASTER_PORT", "0"))
-    one_host = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", str(world_size)))) == world_size
-    if "TORCHELASTIC_RUN_ID" in os.environ or not one_host:
-        return wished
-    if world_size == 1:
-        return _free_port(wished)
-    note = _port_note()
-    if rank == 0:
-        port = _free_port(wished)
-        partial = note.with_suffix(".partial")
-        partial.write_text(str(port))
-        partial.replace(note)
-        return port
-    deadline = time.monotonic() + 120
-    while not note.exists():
-        if time.monotonic() > deadline:
-            raise TrainingError(f"rank {rank} waited 120 s for rank 0 to choose a port ({note} did not appear)")
-        time.sleep(0.02)
-    return int(note.read_text())
-
-
-def _port_note() -> Path:
-    """The file named after the launcher process, with its start time where known: process numbers are used again."""
-    parent = os.getppid()
-    try:
-        started = Path(f"/proc/{parent}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except (OSError, IndexError):
-        started = "0"
-    return Path(tempfile.gettempdir()) / f"megatron_ds_port_{os.getuid()}_{parent}_{started}"
-
-
-def _free_port(wished: int) -> int:
-    for port in (wished, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            number: int = probe.getsockname()[1]
-            return number
-    raise TrainingError("no free TCP port on this host for the rendezvous")
+def _num_cores() -> int:
+    """Cores that this process may use, which in a container or under a scheduler are fewer than the host has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

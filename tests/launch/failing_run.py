@@ -1,0 +1,99 @@
+"""`pretrain_gpt.py` in which one rank fails: the first argument says where.
+
+Started by the launchers in `test_failures`. The failures are put in from outside, so that the product has no hook for
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+FAILING_RANK = 1
+
+
+class BrokenPartError(Exception):
+    """What the failing rank raises."""
+
+
+def _fail_in_backward() -> None:
+    """Raises inside autograd in the second optimizer step, while the other stage waits for gradients."""
+    import torch
+
+    from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
+    from megatron_ds.models import ParallelTransformerLayer
+
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, hidden: torch.Tensor) -> torch.Tensor:
+            return hidden.view_as(hidden)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            raise BrokenPartError("in backward")
+
+    steps = []
+    train_step, forward = DeepSpeedEngineBase.train_step, ParallelTransformerLayer.forward
+
+    def counted_step(engine: Any, batches: Any) -> Any:
+        steps.append(None)
+        return train_step(engine, batches)
+
+    def broken_forward(layer: Any, hidden: torch.Tensor) -> torch.Tensor:
+        output = forward(layer, hidden)
+        return Broken.apply(output) if len(steps) == 2 else output
+
+    DeepSpeedEngineBase.train_step = counted_step  # type: ignore[method-assign]
+    ParallelTransformerLayer.forward = broken_forward  # type: ignore[method-assign]
+
+
+def _fail_in_evaluation() -> None:
+    """Raises one of our errors, while the other rank waits for the loss."""
+    from megatron_ds.errors import DataError
+    from megatron_ds.training import loop
+
+    def broken(*arguments: Any) -> float:
+        raise DataError("broken in evaluation")
+
+    loop.validation_loss = broken
+
+
+def _end_by_signal() -> None:
+    """Ends at the second step, as by a scheduler or a user."""
+    from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
+
+    train_step = DeepSpeedEngineBase.train_step
+
+    def ending_step(engine: Any, batches: Any) -> Any:
+        if engine.progress.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train_step(engine, batches)
+
+    DeepSpeedEngineBase.train_step = ending_step  # type: ignore[method-assign]
+
+
+def main() -> None:
+    kind = sys.argv.pop(next(i for i, word in enumerate(sys.argv) if word.startswith("fail=")))
+    from megatron_ds.engine import distributed
+
+    start = distributed.start_distributed
+
+    def start_then_break(*arguments: Any) -> Any:
+        device = start(*arguments)
+        if int(os.environ["RANK"]) == FAILING_RANK:
+            # DeepSpeed may be imported now.
+            {"fail=backward": _fail_in_backward, "fail=evaluation": _fail_in_evaluation, "fail=signal": _end_by_signal}[
+                kind
+            ]()
+        return device
+
+    distributed.start_distributed = start_then_break
+    from megatron_ds.cli.pretrain import main as pretrain
+
+    pretrain()
+
+
+if __name__ == "__main__":
+    main()

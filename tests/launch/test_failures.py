@@ -1,0 +1,45 @@
+"""An exception on one rank ends all ranks, with that rank's code and message."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.dist.pool import ROOT
+from tests.launch.helpers import PP, TP, deepspeed, launch, tiny_run, torchrun
+
+FAILING_RUN = str(ROOT / "tests" / "launch" / "failing_run.py")
+
+
+@pytest.mark.slow
+def test_exception_in_backward_of_a_stage_ends_all_ranks_under_deepspeed(corpus: str, tmp_path: Path) -> None:
+    run = [FAILING_RUN, "fail=backward", *tiny_run(corpus), PP, "2"]
+    start = time.monotonic()
+    finished = launch(deepspeed(2, *run), tmp_path)
+    assert finished.exit_code == 1, finished.output
+    assert time.monotonic() - start < 120  # 60 s on idle cores, start included
+    assert "step 1/3" in finished.output
+    assert "step 2/3" not in finished.output
+    # Its traceback, and no other one: the stage that waited says at most that it saw another rank fail.
+    assert finished.output.count("BrokenPartError: in backward") == 1
+    assert finished.output.count("[rank 1] Traceback") == 1
+    assert "[rank 0] Traceback" not in finished.output
+
+
+@pytest.mark.slow
+def test_our_error_in_evaluation_ends_all_ranks_under_torchrun(corpus: str, tmp_path: Path) -> None:
+    run = [FAILING_RUN, "fail=evaluation", *tiny_run(corpus, train_iters="1"), TP, "2"]
+    finished = launch(torchrun(2, *run), tmp_path)
+    assert finished.exit_code == 1, finished.output  # torchrun's own; it prints the rank's
+    assert finished.output.count("[rank 1] DataError: broken in evaluation") == 1
+    assert "exitcode: 3 " in " ".join(finished.output.replace("exitcode  :", "exitcode:").split())
+    assert "[rank 0] Traceback" not in finished.output
+
+
+@pytest.mark.slow
+def test_rank_ended_by_a_signal_ends_all_under_deepspeed(corpus: str, tmp_path: Path) -> None:
+    finished = launch(deepspeed(2, FAILING_RUN, "fail=signal", *tiny_run(corpus)), tmp_path)
+    assert finished.exit_code == 256 - 15, finished.output  # the launcher's exit(-SIGTERM), as the shell sees it
+    assert "[rank 0] Traceback" not in finished.output
