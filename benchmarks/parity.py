@@ -1,0 +1,154 @@
+"""The same numbers at every layout: each row trains 5 steps and is compared with one process. Prints JSON lines.
+
+    python -m benchmarks.parity             # a covering set of layouts and options, as the tests run it
+    python -m benchmarks.parity --full      # every layout with every ZeRO stage and precision that is legal there
+    python -m benchmarks.parity --markdown  # as the table of docs/numerics.md
+
+fp32 rows are compared with plain PyTorch in one process (no DeepSpeed, no micro-batches), bf16 rows with one bf16
+process under ZeRO-1. Runs on CPU, in forked processes. Exits with 1 when a row is out of tolerance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import cache
+
+from benchmarks.tiny_run import (
+    Case,
+    Difference,
+    Outcome,
+    Precision,
+    difference,
+    reference,
+    run_case,
+    run_plain_pytorch,
+)
+from tests.dist.pool import run_ranks
+
+LAYOUTS = (
+    (1, 1, 1),
+    (2, 1, 1),
+    (1, 2, 1),
+    (1, 1, 2),
+    (2, 2, 1),
+    (2, 1, 2),
+    (1, 2, 2),
+    (2, 2, 2),
+    (4, 1, 1),
+    (1, 4, 1),
+)
+# Relative, of losses, norms and weights. fp32 sums in another order: some units in the last place. A bf16 number has
+# 8 bits, so one rounding is up to 4e-3, and a layout decides which partial sums are rounded.
+TOLERANCES: Mapping[Precision, float] = {"fp32": 1e-5, "bf16": 2e-2}
+
+# Every legal pair of two values stands in some row: of tp, pp, dp, zero, precision, tied, micro_batch_size, recompute;
+# and so does every layout with both precisions.
+COVERING_SET = (
+    Case(1, 1, 1, 2, "fp32", False, 2, False),
+    Case(1, 1, 1, 1, "bf16", False, 4, False),
+    Case(2, 1, 1, 0, "fp32", True, 4, False),
+    Case(2, 1, 1, 3, "bf16", False, 4, True),
+    Case(1, 2, 1, 0, "fp32", False, 4, False),
+    Case(1, 2, 1, 1, "bf16", False, 1, True),
+    Case(1, 1, 2, 1, "fp32", False, 2, False),
+    Case(1, 1, 2, 3, "bf16", True, 1, True),
+    Case(2, 2, 1, 0, "fp32", False, 1, True),
+    Case(2, 2, 1, 1, "bf16", True, 4, True),
+    Case(2, 1, 2, 2, "fp32", True, 1, True),
+    Case(2, 1, 2, 3, "bf16", True, 2, False),
+    Case(1, 2, 2, 0, "fp32", True, 4, False),
+    Case(1, 2, 2, 1, "bf16", False, 4, True),
+    Case(2, 2, 2, 1, "fp32", False, 2, False),
+    Case(2, 2, 2, 1, "bf16", False, 1, False),
+    Case(4, 1, 1, 0, "fp32", True, 1, True),
+    Case(4, 1, 1, 3, "fp32", False, 2, True),
+    Case(4, 1, 1, 1, "bf16", False, 4, False),
+    Case(4, 1, 1, 2, "bf16", False, 4, False),
+    Case(1, 4, 1, 0, "fp32", True, 2, True),
+    Case(1, 4, 1, 1, "bf16", False, 1, False),
+    Case(1, 4, 1, 1, "bf16", False, 4, False),
+)
+
+
+def full_set() -> Iterator[Case]:
+    """Every layout with every ZeRO stage and precision that is legal there; the other options take turns."""
+    for tp, pp, dp in LAYOUTS:
+        for zero in range(4 if pp == 1 else 2):
+            for precision in ("fp32", "bf16") if zero > 0 else ("fp32",):
+                for tied in (True, False):
+                    turn = tp + pp + dp + zero + tied
+                    yield Case(tp, pp, dp, zero, precision, tied, (1, 2, 4)[turn % 3], turn % 2 == 0)
+
+
+@cache
+def expected_outcome(case: Case) -> Outcome:
+    """What the one process comes to that `case` is compared with; runs once for all cases that share it."""
+    one_process = reference(case)
+    function = run_plain_pytorch if case.precision == "fp32" else run_case
+    outcome: Outcome = run_ranks(1, function, case=one_process)[0]
+    return outcome
+
+
+@cache
+def outcome_of(case: Case) -> Outcome:
+    """What rank 0 of `case` comes to."""
+    outcome: Outcome = run_ranks(case.world_size, run_case, case=case)[0]
+    return outcome
+
+
+def compare(case: Case) -> Difference:
+    """How far `case` is from one process."""
+    return difference(outcome_of(case), expected_outcome(reference(case)))
+
+
+def within_tolerance(found: Difference, precision: Precision) -> bool:
+    """Whether every number is near enough."""
+    tolerance = TOLERANCES[precision]
+    near = max(found.loss, found.norm, found.weights) <= tolerance
+    return near and (found.weights_allclose or precision != "fp32")
+
+
+_COLUMNS = ("TP·PP·DP", "ZeRO", "precision", "head", "micro-batch", "recompute", "optimizer", "loss", "norm", "weights")
+
+
+def _markdown_row(case: Case, found: Difference, optimizer: str) -> str:
+    cells = (
+        f"{case.tp}·{case.pp}·{case.dp}",
+        case.zero,
+        case.precision,
+        "tied" if case.tied else "own",
+        case.micro_batch_size,
+        "on" if case.recompute else "off",
+        optimizer.split(maxsplit=1)[0],
+        *(f"{value:.0e}" for value in (found.loss, found.norm, found.weights)),
+    )
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="more rows")
+    parser.add_argument("--markdown", action="store_true", help="a table instead of JSON lines")
+    options = parser.parse_args()
+    if options.markdown:
+        print("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
+    failed = 0
+    for case in full_set() if options.full else COVERING_SET:
+        found = compare(case)
+        passed = within_tolerance(found, case.precision)
+        failed += not passed
+        facts = outcome_of(case).facts
+        if options.markdown:
+            print(_markdown_row(case, found, facts["optimizer"]), flush=True)
+        else:
+            row = {name: value for name, value in asdict(case).items() if name not in ("more", "deepspeed_json")}
+            print(json.dumps({**row, **asdict(found), "passed": passed, "facts": facts}), flush=True)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
