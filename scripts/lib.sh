@@ -69,3 +69,22 @@ _install() {
     [ "$status" = 0 ] && echo "$wanted" >"$stamp"
     return "$status"
 }
+
+# Sets GPUS to the number of GPUs that torch can use here.
+find_gpus() {
+    GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') || return
+    # DeepSpeed's launcher would look again, and warn.
+    [ "$GPUS" != 0 ] || export DS_ACCELERATOR=cpu
+}
+
+# launch PROCESSES [OPTION OF DEEPSPEED…] SCRIPT [ARGUMENT…]: the `deepspeed` command of $PYTHON (the one on PATH may be
+# another's), which is printed; of the launcher's own messages only errors. Call find_gpus first.
+launch() {
+    local where=(--num_gpus "$1")
+    # Given --num_gpus, the launcher takes the first GPUs of the host, whatever CUDA_VISIBLE_DEVICES says.
+    if [ "$GPUS" != 0 ] && [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+        where=(--include "localhost:$(cut -d, -f "1-$1" <<<"$CUDA_VISIBLE_DEVICES")")
+    fi
+    echo "\$ deepspeed ${where[*]} ${*:2}"
+    "$PYTHON" -m deepspeed.launcher.runner --quiet "${where[@]}" "${@:2}"
+}
