@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from megatron_ds.config import ResolvedRun, resolve
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data.batch import Batch
-from megatron_ds.engine.base import StepResult
+from megatron_ds.engine.base import LossFunction, StepResult
 from megatron_ds.engine.build import build_engine
-from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase, LossFunction
+from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.distributed import local_device
 from megatron_ds.engine.weights import full_weights
 from megatron_ds.models import (
@@ -218,7 +218,7 @@ class TinyRun:
         """What is in force, asked of the built objects and not of the config."""
         engine, deepspeed_engine = self.engine, self.engine.deepspeed_engine
         return {
-            **engine.describe(),
+            **engine.facts(),
             "tp": self.mpu.tp_size,
             "pp": self.mpu.pp_size,
             "dp": self.mpu.dp_size,

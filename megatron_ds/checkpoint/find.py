@@ -12,6 +12,9 @@ from megatron_ds.errors import CheckpointError, Problem, Source
 
 LATEST = "latest"
 
+# Model options that neither change the shape of a weight nor what it means.
+_FREE_ON_RESUME = {"hidden_dropout", "attention_dropout", "init_method_std", "seq_length", "max_position_embeddings"}
+
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
@@ -103,21 +106,23 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
                 advice="run with the layout that it was saved with: going on at another one is not supported yet",
             )
         )
-    ours = run.model.model_dump()
-    # The vocabulary's padding belongs to the layout, and the rest of these do not touch the weights' meaning.
-    ignored = {"hidden_dropout", "attention_dropout", "init_method_std"}
+    ours, theirs = run.model.model_dump(), found.manifest.model
     differing = {
-        name: (found.manifest.model.get(name), value)
+        name: (theirs.get(name), value)
         for name, value in ours.items()
-        if name not in ignored and found.manifest.model.get(name) != value
+        if name not in _FREE_ON_RESUME and theirs.get(name) != value
     }
+    # The number of positions is one of these two: a shorter sequence may well go on with more positions than it needs.
+    positions = theirs.get("max_position_embeddings") or theirs.get("seq_length")
+    if positions != run.model.num_positions:
+        differing["max_position_embeddings"] = (positions, run.model.num_positions)
     # Not known yet: the tokenizer could not be opened, which is a problem of its own.
     if ours["vocab_size"] is None:
         differing.pop("vocab_size", None)
     if differing:
         sources: list[Source] = []
-        for name, (theirs, value) in differing.items():
-            sources.append(Source(name, str(theirs), f"the checkpoint {found.folder / found.tag}"))
+        for name, (saved_value, value) in differing.items():
+            sources.append(Source(name, str(saved_value), f"the checkpoint {found.folder / found.tag}"))
             sources.append(Source(name, str(value), origins.get(f"model.{name}", "this run")))
         problems.append(
             Problem(

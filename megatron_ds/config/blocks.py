@@ -170,6 +170,11 @@ class LoggingConfig(OptionBlock):
     wandb_exp_name: str | None = option(None, "Name of the Weights & Biases run.")
 
 
+def default_zero_stage(precision: str, pp_size: int) -> int:
+    """The ZeRO stage in force when none is given: 0 for fp32 without a pipeline, else 1."""
+    return 0 if precision == "fp32" and pp_size == 1 else 1
+
+
 class RunConfig(OptionBlock):
     """One whole run, resolved and checked. Built once, then passed down in parts."""
 
@@ -204,5 +209,4 @@ class RunConfig(OptionBlock):
         """The ZeRO stage in force."""
         if self.parallel.zero_stage is not None:
             return self.parallel.zero_stage
-        plain = self.training.precision == "fp32" and self.parallel.pipeline_model_parallel_size == 1
-        return 0 if plain else 1
+        return default_zero_stage(self.training.precision, self.parallel.pipeline_model_parallel_size)

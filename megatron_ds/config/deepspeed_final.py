@@ -55,7 +55,8 @@ def deepspeed_config(run: RunConfig, passed: Mapping[str, Any]) -> dict[str, Any
         "fp16": {**result.get("fp16", {}), **_fp16(run)},
         "zero_optimization": {**result.get("zero_optimization", {}), "stage": run.zero_stage},
     }
-    if training.bf16:
+    if training.precision != "fp32":
+        # In the layers' own dtype, small gradients would vanish beside the sum of the micro-batches before them.
         result["data_types"] = {"grad_accum_dtype": "fp32", **result.get("data_types", {})}
     result.setdefault("steps_per_print", NEVER)
     if run.zero_stage > 0:

@@ -8,7 +8,7 @@ from typing import Any
 
 from megatron_ds.config.accelerator import accelerator_is_cpu
 from megatron_ds.config.block_reader import Block, block_of_config_file, read_block, read_preset
-from megatron_ds.config.blocks import RunConfig
+from megatron_ds.config.blocks import RunConfig, default_zero_stage
 from megatron_ds.config.catalog import all_options, block_classes
 from megatron_ds.config.deepspeed_final import deepspeed_config
 from megatron_ds.config.deepspeed_reader import DeepSpeedFile, read_deepspeed_keys
@@ -16,7 +16,7 @@ from megatron_ds.config.files import read_block_file, read_deepspeed_config
 from megatron_ds.config.flags import CommandLine, help_text, no_pipeline_problem, parse_command_line
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.passed_checks import passed_problems
-from megatron_ds.config.rules import broken_rules, derived_zero_stage, fp16_on_cpu
+from megatron_ds.config.rules import broken_rules, fp16_on_cpu
 from megatron_ds.config.settings import Given, Settings
 from megatron_ds.errors import ConfigError, Problem, Source
 
@@ -187,7 +187,10 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
     if "--no-pipeline-parallel" in sources.line.switches and settings.value(pp_path) > 1:
         problems.append(no_pipeline_problem(settings.value(pp_path), settings.origin(pp_path)))
     if settings.value("parallel.zero_stage") is None:
-        stage = Given(derived_zero_stage(settings), "derived: 0 for fp32 without a pipeline, else 1")
+        stage = Given(
+            default_zero_stage(settings.precision, settings.value(pp_path)),
+            "derived: 0 for fp32 without a pipeline, else 1",
+        )
         settings = settings.with_given({"parallel.zero_stage": stage})
     return settings, problems
 

@@ -15,11 +15,6 @@ _PP = "parallel.pipeline_model_parallel_size"
 _ZERO = "parallel.zero_stage"
 
 
-def derived_zero_stage(settings: Settings) -> int:
-    """The ZeRO stage in force when none is given: 0 for fp32 without a pipeline, else 1."""
-    return 0 if settings.precision == "fp32" and settings.value(_PP) == 1 else 1
-
-
 def processes_hold_whole_models(settings: Settings) -> Iterator[Problem]:
     """TP x PP divides the number of processes."""
     world, ranks = settings.world_size, settings.model_ranks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +10,11 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from megatron_ds.data.batch import Batch
+
+# From logits, and (labels, each token's weight), to a scalar.
+LossFunction = Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]
+# The rate of the n-th update, counted from 1.
+LearningRate = Callable[[int], float]
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,6 @@ class TrainEngine(Protocol):
         """Canonical names and parameters of this rank; a tied weight appears on each stage that holds a copy."""
         ...
 
-    def describe(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""
         ...

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.engine.base import TrainEngine
+from megatron_ds.engine.base import LearningRate, LossFunction, TrainEngine
 from megatron_ds.engine.construction import LayerBuilder
-from megatron_ds.engine.deepspeed_engine import LearningRate, LossFunction
 from megatron_ds.engine.grad_norm import ClipBeforeStep
 from megatron_ds.engine.optimizer import build_optimizer, offloads_optimizer
 from megatron_ds.engine.pipeline import PipelineTrainEngine, build_pipeline_module, named_stage_parameters

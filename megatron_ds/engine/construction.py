@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from megatron_ds.models import LayerDef, ParallelTransformerLayer, recompute_in_backward
+from megatron_ds.models import LayerDef, recompute_in_backward
 from megatron_ds.mpu import ModelParallelUnit
 
 
@@ -30,7 +30,7 @@ class LayerBuilder:
     Attributes:
         dtype: of the parameters.
         mpu: where this rank sits, with its device.
-        recompute: transformer layers forget their activations and run again in the backward pass.
+        recompute: layers that allow it forget their activations and run again in the backward pass.
     """
 
     dtype: torch.dtype
@@ -41,6 +41,6 @@ class LayerBuilder:
         """The module of `layer`, without values in its parameters."""
         with torch.device(self.mpu.device), _default_dtype(self.dtype):
             module = layer.build()
-        if self.recompute and issubclass(layer.module_type, ParallelTransformerLayer):
+        if self.recompute and layer.recompute:
             recompute_in_backward(module, self.mpu)
         return module

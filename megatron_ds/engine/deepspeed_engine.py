@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from megatron_ds.data.batch import Batch
-from megatron_ds.engine.base import StepResult, TrainProgress
+from megatron_ds.engine.base import LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.grad_norm import ClipBeforeStep
 from megatron_ds.errors import CheckpointError
 from megatron_ds.mpu import ModelParallelUnit
-
-LossFunction = Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]
-LearningRate = Callable[[int], float]
 
 
 class DeepSpeedEngineBase:
@@ -100,7 +97,7 @@ class DeepSpeedEngineBase:
             raise CheckpointError(f"{folder / tag} holds no checkpoint that DeepSpeed can read")
         self.progress = TrainProgress(**client_state["progress"])
 
-    def describe(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""
         engine = self.deepspeed_engine
         model_dtype, accumulation_dtype = engine.get_data_types()

@@ -15,10 +15,11 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor, nn
 
 from megatron_ds.data.batch import Batch
-from megatron_ds.engine.base import EvalResult
+from megatron_ds.engine.base import EvalResult, LossFunction
 from megatron_ds.engine.construction import LayerBuilder
-from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase, LossFunction
+from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.loss_weights import token_weights
+from megatron_ds.engine.stage_norm import sum_norm_over_stages_once
 from megatron_ds.models import LayerDef, named_layer_parameters, tied_names
 from megatron_ds.mpu import ModelParallelUnit
 
@@ -64,7 +65,7 @@ def build_pipeline_module(
         (_TiedSpec if layer.tied_to is not None or layer.name in tied else _Spec)(layer, builder) for layer in layers
     ]
     topology = PipeModelDataParallelTopology(num_pp=mpu.pp_size, num_mp=mpu.tp_size, num_dp=mpu.dp_size)
-    with redirect_stdout(StringIO()):  # its own table of layers; ours has the parameters too
+    with redirect_stdout(StringIO()):  # its own list of layers, printed whatever the log level
         module = PipelineModule(specs, topology=topology, loss_fn=loss, partition_method=partition_method)
     place = topology.get_coord(mpu.global_rank)
     assert (place.pipe, place.data, place.model) == (mpu.pp_rank, mpu.dp_rank, mpu.tp_rank), "one order of ranks"
@@ -118,6 +119,7 @@ class PipelineTrainEngine(DeepSpeedEngineBase):
         engine._INSTRUCTION_MAP = MappingProxyType(
             {**engine._INSTRUCTION_MAP, schedule.ReduceTiedGrads: _reduce_tied_gradients}
         )
+        sum_norm_over_stages_once(engine.optimizer, self.mpu)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Canonical names and parameters of this stage, a tied module once."""
@@ -146,13 +148,3 @@ def _pipeline_inputs(
     """What the first stage takes in, and what the loss on the last stage is compared with."""
     for batch, batch_weights in zip(batches, weights, strict=True):
         yield batch.tokens, (batch.labels, batch_weights)
-
-
-def stage_table(module: PipelineModule, layers: Sequence[LayerDef]) -> list[tuple[int, str, str, int]]:
-    """For each stage: its number, first and last layer, and how many layers it has."""
-    bounds = module.parts
-    return [
-        (stage, layers[bounds[stage]].name, layers[bounds[stage + 1] - 1].name, bounds[stage + 1] - bounds[stage])
-        for stage in range(len(bounds) - 1)
-        if bounds[stage + 1] > bounds[stage]
-    ]

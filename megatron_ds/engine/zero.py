@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from megatron_ds.data.batch import Batch
-from megatron_ds.engine.base import EvalResult
-from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase, LossFunction, average_over_data_parallel
+from megatron_ds.engine.base import EvalResult, LossFunction
+from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase, average_over_data_parallel
 from megatron_ds.engine.loss_weights import token_weights
 from megatron_ds.models import SequentialModel
 

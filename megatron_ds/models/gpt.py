@@ -51,7 +51,12 @@ def gpt_layers(config: ModelConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
         LayerDef("word_embeddings", VocabParallelEmbedding, lambda: vocabulary(VocabParallelEmbedding)),
         LayerDef("position_embeddings", PositionEmbedding, lambda: PositionEmbedding(config)),
         *(
-            LayerDef(f"layers.{index}", ParallelTransformerLayer, lambda: ParallelTransformerLayer(config, mpu))
+            LayerDef(
+                f"layers.{index}",
+                ParallelTransformerLayer,
+                lambda: ParallelTransformerLayer(config, mpu),
+                recompute=True,
+            )
             for index in range(config.num_layers)
         ),
         LayerDef(

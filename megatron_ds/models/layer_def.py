@@ -23,6 +23,7 @@ class LayerDef:
         build: makes the module, without values in its parameters.
         tied_to: the name of an earlier layer whose module this one uses instead of having its own.
         forward: what to call instead of the module itself; gets the module and its input.
+        recompute: activation checkpointing applies to this layer.
     """
 
     name: str
@@ -30,6 +31,7 @@ class LayerDef:
     build: Callable[[], nn.Module]
     tied_to: str | None = None
     forward: Callable[[nn.Module, Activations], Activations] | None = None
+    recompute: bool = False
 
 
 def tied_names(layers: Sequence[LayerDef]) -> set[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data.loader import global_batches
 from megatron_ds.data.samples import SampleDataset
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.training.batches import rank_batches
 
 
 def validation_loss(run: RunConfig, engine: TrainEngine, dataset: SampleDataset, mpu: ModelParallelUnit) -> float:
@@ -23,15 +23,7 @@ def validation_loss(run: RunConfig, engine: TrainEngine, dataset: SampleDataset,
         dataset: validation samples, ``eval_iters`` global batches of them.
         mpu: where this rank sits.
     """
-    batches = global_batches(
-        dataset,
-        consumed_samples=0,
-        micro_batch_size=run.training.micro_batch_size,
-        global_batch_size=run.global_batch_size,
-        dp_rank=mpu.dp_rank,
-        dp_size=mpu.dp_size,
-        num_workers=run.data.num_workers,
-    )
+    batches = rank_batches(run, dataset, mpu, consumed_samples=0)
     total_loss = total_tokens = 0.0
     for micro_batches in islice(batches, run.training.eval_iters):
         result = engine.evaluate(micro_batches)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets
-from megatron_ds.data.loader import global_batches
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.training.batches import rank_batches
 from megatron_ds.training.evaluation import validation_loss
 from megatron_ds.training.reporter import Reporter
 
@@ -34,15 +34,7 @@ def train(
     """
     assert datasets.train is not None
     training, checkpoint = run.training, run.checkpoint
-    batches = global_batches(
-        datasets.train,
-        consumed_samples=engine.progress.consumed_samples,
-        micro_batch_size=training.micro_batch_size,
-        global_batch_size=run.global_batch_size,
-        dp_rank=mpu.dp_rank,
-        dp_size=mpu.dp_size,
-        num_workers=run.data.num_workers,
-    )
+    batches = rank_batches(run, datasets.train, mpu, consumed_samples=engine.progress.consumed_samples)
 
     def due(interval: int | None) -> bool:
         step = engine.progress.step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
@@ -44,15 +45,15 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     )
     datasets = _datasets(run)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
-    layers = gpt_layers(run.model, mpu)
-    engine = build_engine(run, resolved.deepspeed, layers, GptLoss(run.model, mpu), mpu, schedule.learning_rate)
+    layers = partial(gpt_layers, run.model)
+    engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
     if found is not None:
         engine.load(found.folder, found.tag)
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         write_resolved(resolved, Path(run.checkpoint.save))
     _say_what_runs(resolved, engine, found)
 
-    saver = CheckpointSaver(run, engine, mpu)
+    saver = CheckpointSaver(run, layers, engine, mpu)
     with Reporter(run, mpu.global_rank, device, engine.progress) as reporter:
         train(run, engine, datasets, mpu, reporter, saver)
     stop_distributed()
@@ -82,7 +83,7 @@ def _say_what_runs(resolved: ResolvedRun, engine: TrainEngine, found: FoundCheck
         run.global_batch_size,
         run.model.seq_length,
     )
-    logger.info("engine: %s", ", ".join(f"{key} {value}" for key, value in engine.describe().items()))
+    logger.info("engine: %s", ", ".join(f"{key} {value}" for key, value in engine.facts().items()))
     logger.info("gradient clipping: %s (from %s)", clip or "off", resolved.origins["optimizer.clip_grad"])
     if found is not None:
         progress = engine.progress

@@ -10,7 +10,7 @@ logger = logging.getLogger("megatron_ds")
 
 
 class _RankFilter(logging.Filter):
-    """Lets information pass on rank 0 only, and warnings and errors on every rank (with the rank's number)."""
+    """Lets errors pass on every rank, with the rank's number, and everything else on rank 0 only."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()

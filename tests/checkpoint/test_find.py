@@ -87,6 +87,15 @@ def test_load_with_another_dropout_goes_on(tmp_path):
     assert problems == []
 
 
+def test_load_with_another_sequence_length_needs_the_same_number_of_positions(tmp_path):
+    _save(tmp_path, _run())  # 16 tokens, and so 16 positions
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--seq-length", "8"), {})
+    assert "max_position_embeddings" in problems[0].message
+    flags = ("--seq-length", "8", "--max-position-embeddings", "16")
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), *flags), {})
+    assert problems == []
+
+
 def test_save_into_another_runs_folder_is_refused_and_into_the_loaded_one_is_not(tmp_path):
     _save(tmp_path, _run())
     _, problems = checkpoint_problems(_run("--save", str(tmp_path)), {})

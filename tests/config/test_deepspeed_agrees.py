@@ -101,4 +101,5 @@ def test_final_dicts_are_read_by_deepspeed_as_meant(answer):
         assert batch == final["train_batch_size"]
         assert clipping == 0.0
         assert stage == final["zero_optimization"]["stage"]
-        assert accumulation == ("fp32" if final["bf16"]["enabled"] else None)
+        mixed = final["bf16"]["enabled"] or final["fp16"]["enabled"]
+        assert accumulation == ("fp32" if mixed else None)

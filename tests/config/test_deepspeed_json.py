@@ -372,7 +372,7 @@ def test_fp16_block_carries_our_options():
     }
     assert final["bf16"] == {"enabled": False}
     assert final["zero_optimization"] == {"stage": 1}
-    assert "data_types" not in final
+    assert final["data_types"] == {"grad_accum_dtype": "fp32"}
 
 
 KEYS = [*OURS, *REFUSED, *PASSED, *(f"{block}.{key}".lstrip(".") for block, keys in PASSED.items() for key in keys)]
