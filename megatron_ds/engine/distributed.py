@@ -70,6 +70,25 @@ def _join_deepspeed(backend: str, timeout: timedelta) -> None:
     # Without this, each start on a CPU compiles a shared-memory extension (40-90 s) that gloo does not need.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)
+    _import_muon_without_compiler()
+
+
+def _import_muon_without_compiler() -> None:
+    """Imports DeepSpeed's Muon optimizer, as DeepSpeed itself does under ZeRO, with `torch.compile` switched off.
+
+    Its functions are compiled where they are defined. That alone would load all of torch.compile's backend in each
+    process, three to five seconds of processor time, for an optimizer that no run of ours uses.
+    """
+    switch = "TORCHDYNAMO_DISABLE"
+    before = os.environ.get(switch)
+    os.environ[switch] = "1"  # read whenever something is compiled, so that later uses are not concerned
+    try:
+        import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401 - DeepSpeed finds it imported
+    finally:
+        if before is None:
+            del os.environ[switch]
+        else:
+            os.environ[switch] = before
 
 
 def _hush(deepspeed_logger: logging.Logger) -> None:
