@@ -45,31 +45,48 @@ def training_tokens(prefix: str, split: str) -> NDArray[Any]:
 
 def main(run: Path) -> int:
     """Prints the report on a run's folder; returns the exit code."""
-    data = json.loads((run / "run_config.json").read_text(encoding="utf-8"))["data"]
+    config = json.loads((run / "run_config.json").read_text(encoding="utf-8"))
+    data = config["data"]
     (prefix,) = data["data_path"]
     entropy = unigram_entropy(training_tokens(prefix, data["split"]))
     _, validation = losses_of(read_metrics(run / METRICS_FILE))
     step, loss = validation[-1]
 
-    print(plot_file(run, levels={"unigram entropy": entropy}, width=100))
-    print(f"""
-validation loss {loss:.3f} after {step} steps = {loss / entropy:.2f} x unigram entropy {entropy:.3f} (at most {MOST})
-
-{prefix}.bin, .idx   the tokens
-{data["tokenizer_name_or_path"]}   the tokenizer
-{run}/latest   names the last checkpoint, a folder beside it
-{run}/metrics.jsonl   the numbers of the curve
-{run}/run_config.json, deepspeed_config.json   every option of the run
-
-Try next, in the environment that stage 1 found or made (`. .venv/bin/activate`):
-  python pretrain_gpt.py --deepspeed_config gpt_tiny_tp2_pp2 --print-config --data-path {prefix} --save new_run
-      shows where each value comes from; the run's JSON is configs/runs/gpt_tiny_tp2_pp2.json
-  your own text: megatron-ds preprocess --help, and docs/data.md
-  a larger model: configs/runs/gpt2_125m.json and up; all options: docs/config.md""")
+    print(plot_file(run, levels={"unigram entropy": entropy}))
+    print(f"\nvalidation loss {loss:.3f} after {step} steps", end="")
+    print(f" = {loss / entropy:.2f} x unigram entropy {entropy:.3f} (the aim: at most {MOST})")
+    print(_where_things_lie(run, data))
+    print(_what_next(config, prefix))
     if loss > MOST * entropy:
         print(f"\nThe validation loss is above {MOST} x the unigram entropy: this run has not learnt.", file=sys.stderr)
         return 1
     return 0
+
+
+def _where_things_lie(run: Path, data: dict[str, Any]) -> str:
+    places = {
+        f"{data['data_path'][0]}.bin, .idx": "the tokens",
+        data["tokenizer_name_or_path"]: "the tokenizer",
+        f"{run}/global_step*/": "the checkpoints; the file `latest` beside them names the last one",
+        f"{run}/metrics.jsonl": "the numbers of the curve",
+        f"{run}/run_config.json": "every option of the run; deepspeed_config.json: what DeepSpeed got",
+    }
+    width = max(map(len, places))
+    return "\n".join(["\nWhere things lie", *(f"  {place:<{width}}  {what}" for place, what in places.items())])
+
+
+def _what_next(config: dict[str, Any], prefix: str) -> str:
+    parallel = config["parallel"]
+    tp_size, pp_size = parallel["tensor_model_parallel_size"], parallel["pipeline_model_parallel_size"]
+    return f"""
+Try next (first `. .venv/bin/activate`, if stage 1 made that)
+  Where does each option come from?
+    deepspeed --num_gpus {tp_size * pp_size} pretrain_gpt.py --deepspeed_config configs/runs/gpt_tiny_tp2_pp2.json \\
+        --tensor-model-parallel-size {tp_size} --pipeline-model-parallel-size {pp_size} --data-path {prefix} \\
+        --tokenizer-type HFTokenizer --tokenizer-name-or-path {config["data"]["tokenizer_name_or_path"]} \\
+        --print-config
+  Train longer: --train-iters 1000 --save NEW_RUN instead of --print-config
+  Your own text: docs/data.md. Larger models: configs/runs/. All options: docs/config.md"""
 
 
 if __name__ == "__main__":
