@@ -77,7 +77,7 @@ def _import_muon_without_compiler() -> None:
     """Imports DeepSpeed's Muon optimizer, as DeepSpeed itself does under ZeRO, with `torch.compile` switched off.
 
     Its functions are compiled where they are defined. That alone would load all of torch.compile's backend in each
-    process, three to five seconds of processor time, for an optimizer that no run of ours uses.
+    process, one and a half seconds of processor time, for an optimizer that no run of ours uses.
     """
     switch = "TORCHDYNAMO_DISABLE"
     before = os.environ.get(switch)
