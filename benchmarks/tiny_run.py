@@ -21,10 +21,8 @@ from megatron_ds.config import ResolvedRun, resolve
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import LossFunction, StepResult
-from megatron_ds.engine.build import build_engine
 from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.distributed import local_device
-from megatron_ds.engine.weights import full_weights
 from megatron_ds.models import (
     GptLoss,
     LayerDef,
@@ -172,6 +170,9 @@ class TinyRun:
         loss: LossFunction | None = None,
         mask_rule: MaskRule = some_tokens_count,
     ) -> None:
+        # Not at the top: what imports this module to start ranks needs no DeepSpeed, which would guess at a device.
+        from megatron_ds.engine.build import build_engine
+
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
         self.case = case
         device = local_device()
@@ -225,6 +226,7 @@ class TinyRun:
             "zero": engine.zero_stage,
             "micro_batch_size": deepspeed_engine.train_micro_batch_size_per_gpu(),
             "num_micro_batches": deepspeed_engine.gradient_accumulation_steps(),
+            "fused": bool(deepspeed_engine.basic_optimizer.param_groups[0].get("fused")),
             "parameter_dtype": str(next(engine.named_parameters())[1].dtype).removeprefix("torch."),
         }
 
@@ -280,6 +282,8 @@ def run_cases(cases: Sequence[Case], steps: int = 5) -> list[Outcome]:
 
 
 def _fp32_weights(tiny: TinyRun) -> dict[str, Tensor]:
+    from megatron_ds.engine.weights import full_weights
+
     weights = full_weights(tiny.engine, tiny.mpu) or {}
     return {name: weight.float() for name, weight in weights.items()}
 

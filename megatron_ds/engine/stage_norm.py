@@ -7,7 +7,8 @@ waiting for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,11 +33,24 @@ def sum_norm_over_stages_once(optimizer: Any, mpu: ModelParallelUnit) -> None:
         return
 
     def global_norm() -> Tensor:
-        norm = own_norm()
+        with _without_sums_over_stages(optimizer):
+            norm = own_norm()
         squared = torch.where(norm == _NOT_FINITE, torch.inf, norm.square())
         dist.all_reduce(squared, group=mpu.model_parallel_group)
         return torch.where(squared.isfinite(), squared.sqrt(), _NOT_FINITE)
 
-    # Still summed over data-parallel ranks, which all have the same groups.
-    optimizer._model_parallel_all_reduce = lambda tensor, op: None  # noqa: ARG005 - DeepSpeed's arguments
     optimizer.scaled_global_norm = global_norm
+
+
+@contextmanager
+def _without_sums_over_stages(optimizer: Any) -> Iterator[None]:
+    """Inside, norms are summed over data-parallel ranks only, which all have the same groups.
+
+    Outside, the same method makes the stages agree on an overflow, and has to stay.
+    """
+    reduce = optimizer._model_parallel_all_reduce
+    optimizer._model_parallel_all_reduce = lambda tensor, op: None  # noqa: ARG005 - DeepSpeed's arguments
+    try:
+        yield
+    finally:
+        optimizer._model_parallel_all_reduce = reduce

@@ -1,4 +1,4 @@
-"""Gradients are added up in fp32 under bf16, whichever optimizer DeepSpeed picks (field report M1)."""
+"""Gradients are added up in fp32 under bf16, whichever optimizer DeepSpeed picks (field report M1); fp16's scale."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from megatron_ds.config.blocks import RunConfig
 from megatron_ds.models import LayerDef
 from megatron_ds.mpu import ModelParallelUnit
 from tests.dist.pool import run_ranks
+from tests.engine.fp16_scaling import MORE, assert_overflows_are_skipped, train_with_overflows
 
 MICRO_BATCHES = 256
 SMALL = 2.0**-9
@@ -81,3 +82,12 @@ def test_asked_accumulation_dtype_is_used(zero: int, optimizer: str) -> None:
     assert facts["optimizer"].startswith(optimizer)
     # In bf16 each of the small gradients is less than half a unit in the last place of the sum, and is lost.
     assert norm == pytest.approx(EXACT_NORM / (1 + (MICRO_BATCHES - 1) * SMALL), rel=1e-2)
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (1, 2)])
+def test_fp16_overflow_is_skipped_on_all_ranks(tp: int, pp: int) -> None:
+    case = Case(tp, pp, precision="fp16", micro_batch_size=4, more=MORE)
+    runs = run_ranks(case.world_size, train_with_overflows, case=case, timeout=60)
+    for run in runs:
+        assert_overflows_are_skipped(case, run)
+        assert [result.skipped for result in run.results] == [result.skipped for result in runs[0].results]

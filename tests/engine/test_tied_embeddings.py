@@ -15,7 +15,7 @@ from megatron_ds.config.blocks import RunConfig
 from megatron_ds.models import LayerDef, gpt_layers
 from megatron_ds.mpu import ModelParallelUnit
 from tests.dist.pool import run_ranks
-from tests.engine.fp16_on_cpu import allow_fp16_on_cpu
+from tests.engine.fp16_scaling import allow_fp16_on_cpu
 
 STEPS = 20
 
