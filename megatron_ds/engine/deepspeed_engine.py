@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +94,8 @@ class DeepSpeedEngineBase:
         Raises:
             CheckpointError: DeepSpeed found nothing to load under that name.
         """
-        path, client_state = self.deepspeed_engine.load_checkpoint(str(folder), tag=tag)
+        with redirect_stdout(StringIO()):  # the bf16 optimizer prints the name of a function on every rank
+            path, client_state = self.deepspeed_engine.load_checkpoint(str(folder), tag=tag)
         if path is None:
             raise CheckpointError(f"{folder / tag} holds no checkpoint that DeepSpeed can read")
         self.progress = TrainProgress(**client_state["progress"])
