@@ -53,9 +53,11 @@ def start_distributed(timeout_minutes: float) -> torch.device:
         rank=rank,
         world_size=world_size,
         timeout=timeout,
-        # NCCL would guess it from the rank's number.
-        device_id=device if device.type == "cuda" else None,
+        # No `device_id`: with it, NCCL puts the sends and receives between pipeline stages and all other operations
+        # of the group into one queue. A pipeline was seen to hang on two GPUs that way.
     )
+    # Tells NCCL the device: a barrier that comes first would have to guess it from the rank's number.
+    dist.all_reduce(torch.zeros(1, device=device))
     forget_port(rank)
     _join_deepspeed(backend, timeout)
     return device

@@ -275,13 +275,15 @@ def _join_world(place: _Place) -> None:
         os.environ.pop("TORCHDYNAMO_DISABLE", None)  # torch reads it whenever something is compiled
     if place.device == "cuda":
         torch.cuda.set_device(place.rank)
-    deepspeed.init_distributed(
-        dist_backend="gloo" if place.device == "cpu" else "nccl",
-        auto_mpi_discovery=False,
-        verbose=False,
+    backend = "gloo" if place.device == "cpu" else "nccl"
+    # Longer than the parent waits: its report names all ranks that hang, with their stacks.
+    timeout = datetime.timedelta(seconds=place.timeout + 60)
+    # First, and without a device, as `megatron_ds.engine.distributed` does.
+    torch.distributed.init_process_group(
+        backend,
         rank=place.rank,
         world_size=place.world_size,
         init_method=f"file://{place.folder}/store",
-        # Longer than the parent waits: its report names all ranks that hang, with their stacks.
-        timeout=datetime.timedelta(seconds=place.timeout + 60),
+        timeout=timeout,
     )
+    deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)
