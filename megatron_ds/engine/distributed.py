@@ -54,7 +54,7 @@ def start_distributed(timeout_minutes: float) -> torch.device:
         world_size=world_size,
         timeout=timeout,
         # No `device_id`: with it, NCCL puts the sends and receives between pipeline stages and all other operations
-        # of the group into one queue. A pipeline was seen to hang on two GPUs that way.
+        # of the group into one queue, with a warning for each kind.
     )
     # Tells NCCL the device: a barrier that comes first would have to guess it from the rank's number.
     dist.all_reduce(torch.zeros(1, device=device))
@@ -99,6 +99,7 @@ def _hush(deepspeed_logger: logging.Logger) -> None:
     # It calls collectives by names that newer PyTorch calls old, and from gradient hooks, where the tensors that it
     # reduces carry no graph of their own.
     warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=r"barrier\(\): using the device under current context")
     warnings.filterwarnings("ignore", message=r"c10d::\w+: an autograd kernel was not registered", category=UserWarning)
 
 
