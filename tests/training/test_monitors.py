@@ -51,7 +51,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
 
 
 def read_events(directory: Path, name: str) -> list[tuple[int, float]]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415 (slow)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(directory))
     events.Reload()
