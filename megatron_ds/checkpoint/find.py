@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatron_ds.checkpoint.manifest import Layout, Manifest
+from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Layout, Manifest
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.errors import CheckpointError, Problem, Source
 
@@ -47,14 +48,20 @@ def find_checkpoint(folder: Path) -> FoundCheckpoint:
                 advice="check --load, or add --allow-fresh-start to begin at step 0 when nothing is found",
             )
         )
-    tag = tracker.read_text().strip()
+    advice = f"write the name of a whole checkpoint into {tracker}"
+    try:
+        tag = tracker.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            Problem(f"{tracker} can't be read ({error}){_tags_hint(folder)}", advice=advice)
+        ) from error
     try:
         return FoundCheckpoint(folder, tag, Manifest.read(folder / tag))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             Problem(
                 f"{tracker} names {tag!r}, but {folder / tag} holds no readable manifest ({error}){_tags_hint(folder)}",
-                advice=f"write the name of a whole checkpoint into {tracker}",
+                advice=advice,
             )
         ) from error
 
@@ -79,7 +86,7 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     found: FoundCheckpoint | None = None
     problems: list[Problem] = []
     load, save = run.checkpoint.load, run.checkpoint.save
-    if load is not None and not (run.checkpoint.allow_fresh_start and not (Path(load) / LATEST).exists()):
+    if load is not None and not (run.checkpoint.allow_fresh_start and _holds_nothing(Path(load))):
         try:
             found = find_checkpoint(Path(load))
             problems += _mismatches(found, run, origins)
@@ -90,8 +97,16 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     return found, problems
 
 
+def _holds_nothing(folder: Path) -> bool:
+    return not (folder / LATEST).exists() and not _tags(folder)
+
+
+def _tags(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST_NAME}"))
+
+
 def _tags_hint(folder: Path) -> str:
-    tags = sorted(path.parent.name for path in folder.glob("*/manifest.json"))
+    tags = _tags(folder)
     return f"; whole checkpoints here: {', '.join(tags)}" if tags else ""
 
 
@@ -116,6 +131,8 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
     positions = theirs.get("max_position_embeddings") or theirs.get("seq_length")
     if positions != run.model.num_positions:
         differing["max_position_embeddings"] = (positions, run.model.num_positions)
+    if theirs.get("ffn_hidden_size") is None and run.model.ffn_size == 4 * theirs.get("hidden_size", 0):
+        differing.pop("ffn_hidden_size", None)  # the same width, said once and derived once
     # Not known yet: the tokenizer could not be opened, which is a problem of its own.
     if ours["vocab_size"] is None:
         differing.pop("vocab_size", None)
@@ -138,8 +155,12 @@ def _save_problems(save: Path, load: str | None, origins: Mapping[str, str]) -> 
     source = Source("save", str(save), origins.get("checkpoint.save", "--save"))
     if save.exists() and not save.is_dir():
         return [Problem(f"{save} is not a folder", (source,))]
+    nearest = next(folder for folder in (save, *save.absolute().parents) if folder.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        what = "is not a folder" if not nearest.is_dir() else "can't be written to"
+        return [Problem(f"{save} can't be made: {nearest} {what}", (source,), "give another folder to --save")]
     same = load is not None and Path(load).resolve() == save.resolve()
-    if (save / LATEST).exists() and not same:
+    if not _holds_nothing(save) and not same:
         return [
             Problem(
                 f"{save} already holds another run's checkpoints",

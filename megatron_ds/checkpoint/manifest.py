@@ -83,6 +83,12 @@ class Manifest:
         if not isinstance(content, dict) or content.get("format_version") != FORMAT_VERSION:
             raise ValueError(f"not a manifest of format version {FORMAT_VERSION}")
         try:
-            return cls(**{**content, "layout": Layout(**content["layout"])})
+            manifest = cls(**{**content, "layout": Layout(**content["layout"])})
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
+        for name in ("progress", "model", "parameters"):
+            if not isinstance(getattr(manifest, name), dict):
+                raise ValueError(f"its {name} is no object")
+        if not isinstance(manifest.progress.get("step"), int):
+            raise ValueError("its progress has no step")
+        return manifest

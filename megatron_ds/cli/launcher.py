@@ -29,7 +29,7 @@ def launch_problems(environ: Mapping[str, str]) -> list[Problem]:
     Returns:
         Missing variables, and a hostfile that DeepSpeed's launcher did not find.
     """
-    return [*_missing_variables(environ), *_missing_hostfile(environ)]
+    return [*_missing_variables(environ), *_wrong_numbers(environ), *_missing_hostfile(environ)]
 
 
 def _missing_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
@@ -51,6 +51,19 @@ def _missing_variables(environ: Mapping[str, str]) -> Iterator[Problem]:
                 (Source(name, count, "the environment"),),
                 "set WORLD_SIZE, RANK, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process (docs/launching.md), or "
                 "start with deepspeed or torchrun",
+            )
+
+
+def _wrong_numbers(environ: Mapping[str, str]) -> Iterator[Problem]:
+    processes = environ.get("WORLD_SIZE", "1")
+    limits = {"RANK": processes, "LOCAL_RANK": processes, "MASTER_PORT": "65536"}
+    for name, limit in limits.items():
+        value = environ.get(name, "0")
+        if not value.isdecimal() or (limit.isdecimal() and int(value) >= max(1, int(limit))):
+            yield Problem(
+                f"{name} is a whole number below {limit}",
+                (Source(name, value, "the environment"), Source("WORLD_SIZE", processes, "the environment")),
+                "start with deepspeed or torchrun, which set it right",
             )
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from megatron_ds.errors import DataError, Problem
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -38,9 +40,28 @@ class Batch:
         return Batch(self.tokens.pin_memory(), self.labels.pin_memory(), self.loss_mask.pin_memory())
 
 
-def make_batch(samples: Sequence[NDArray[np.int64]]) -> Batch:
-    """Stacks samples of S + 1 tokens into a batch: the last token of each is a label only."""
+def make_batch(samples: Sequence[NDArray[np.int64]], vocab_size: int | None = None) -> Batch:
+    """Stacks samples of S + 1 tokens into a batch: the last token of each is a label only.
+
+    Args:
+        samples: [S + 1] each.
+        vocab_size: ids in use. Ids beyond them are an error here: a vocabulary that is cut over ranks would take them
+            for tokens of another rank, and train on nothing without a word.
+
+    Raises:
+        DataError: a token is no id of the vocabulary.
+    """
     stacked = torch.from_numpy(np.stack(samples))
+    if vocab_size is not None:
+        lowest, highest = (int(bound) for bound in stacked.aminmax())
+        if not 0 <= lowest <= highest < vocab_size:
+            raise DataError(
+                Problem(
+                    f"the data has token id {lowest if lowest < 0 else highest}, outside of the vocabulary of "
+                    f"{vocab_size} ids",
+                    advice="use the tokenizer that the data was preprocessed with",
+                )
+            )
     tokens, labels = stacked[:, :-1].contiguous(), stacked[:, 1:].contiguous()
     return Batch(tokens, labels, torch.ones(tokens.shape, dtype=torch.float32))
 

@@ -71,6 +71,8 @@ def _check_prefix(prefix: str, needs: SplitNeeds, vocab_size: int | None) -> lis
         indexed = IndexedDataset(prefix)
     except MegatronDsError as error:
         return list(error.problems)
+    except OSError as error:
+        return [Problem(f"{prefix}.bin and .idx can't be read: {error}", (Source("data_path", prefix, "--data-path"),))]
     problems = _check_ids(indexed, vocab_size)
     if indexed.dtype.kind == "f":
         problems.append(Problem(f"{bin_path(prefix)} has {indexed.dtype} values, which are not token ids"))
@@ -123,11 +125,13 @@ def _literal(name: str) -> str:
 
 def _check_ids(indexed: IndexedDataset, vocab_size: int | None) -> list[Problem]:
     start = indexed.tokens[:TOKENS_LOOKED_AT]
-    if vocab_size is None or len(start) == 0 or start.max() < vocab_size:
+    if vocab_size is None or len(start) == 0:
         return []
     return [
         Problem(
-            f"{bin_path(indexed.prefix)} has token id {start.max()}, outside of the vocabulary of {vocab_size} ids",
+            f"{bin_path(indexed.prefix)} has token id {token}, outside of the vocabulary of {vocab_size} ids",
             advice="use the tokenizer that the data was preprocessed with",
         )
-    ]
+        for token in (int(start.min()), int(start.max()))
+        if not 0 <= token < vocab_size
+    ][:1]

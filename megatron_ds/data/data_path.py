@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ def parse_data_path(words: Sequence[str]) -> tuple[WeightedPrefix, ...]:
     ]
     problems += [
         _data_path_problem(f"{prefix} is given more than once; add up its weights", words)
-        for prefix, count in Counter(words[1::2]).items()
+        for prefix, count in Counter(os.path.normpath(word) for word in words[1::2]).items()
         if count > 1
     ]
     if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -24,6 +25,7 @@ def global_batches(
     dp_rank: int,
     dp_size: int,
     num_workers: int = 0,
+    vocab_size: int | None = None,
 ) -> Iterator[list[Batch]]:
     """Yields one list per optimizer step: this rank's micro-batches.
 
@@ -38,9 +40,10 @@ def global_batches(
         dp_rank: this process's data-parallel rank.
         dp_size: data-parallel size.
         num_workers: background processes; 0 reads in this process.
+        vocab_size: ids in use; None leaves tokens unchecked.
 
     Raises:
-        DataError: a step is asked for that the data set has no samples for.
+        DataError: a step is asked for that the data set has no samples for, or a token is no id of the vocabulary.
     """
     assert global_batch_size % (micro_batch_size * dp_size) == 0, "the config checked the batch sizes"
     num_steps = max(0, len(dataset) - consumed_samples) // global_batch_size
@@ -51,7 +54,7 @@ def global_batches(
         cast("Dataset[NDArray[np.int64]]", dataset),
         batch_sampler=_MicroBatchSampler(starts, micro_batch_size),
         num_workers=num_workers,
-        collate_fn=make_batch,
+        collate_fn=partial(make_batch, vocab_size=vocab_size),
         pin_memory=torch.cuda.is_available(),
         # The loader draws a seed for its workers. From the global generator, that would change the dropout of a run
         # each time a loader is made, so that a resumed run would differ from one that never stopped.

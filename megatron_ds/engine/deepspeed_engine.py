@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.grad_norm import ClipBeforeStep
-from megatron_ds.errors import CheckpointError
+from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ModelParallelUnit
 
 
@@ -92,10 +92,19 @@ class DeepSpeedEngineBase:
         """Restores weights, optimizer and `progress` from one checkpoint of `folder`.
 
         Raises:
-            CheckpointError: DeepSpeed found nothing to load under that name.
+            CheckpointError: a file is missing or damaged, or does not fit this model.
         """
-        with redirect_stdout(StringIO()):  # the bf16 optimizer prints the name of a function on every rank
-            path, client_state = self.deepspeed_engine.load_checkpoint(str(folder), tag=tag)
+        try:
+            with redirect_stdout(StringIO()):  # the bf16 optimizer prints the name of a function on every rank
+                path, client_state = self.deepspeed_engine.load_checkpoint(str(folder), tag=tag)
+        except Exception as error:  # whatever PyTorch and DeepSpeed raise over files that are not what they should be
+            reason = (str(error).splitlines() or [""])[0] or "a file is missing"
+            raise CheckpointError(
+                Problem(
+                    f"rank {self.mpu.global_rank} can't load {folder / tag}: {type(error).__name__}: {reason}",
+                    advice=f"write the name of an older checkpoint into {folder / 'latest'}",
+                )
+            ) from error
         if path is None:
             raise CheckpointError(f"{folder / tag} holds no checkpoint that DeepSpeed can read")
         self.progress = TrainProgress(**client_state["progress"])

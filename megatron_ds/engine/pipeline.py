@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -20,6 +21,7 @@ from megatron_ds.engine.construction import LayerBuilder
 from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.loss_weights import token_weights
 from megatron_ds.engine.stage_norm import sum_norm_over_stages_once
+from megatron_ds.errors import ConfigError, Problem
 from megatron_ds.models import LayerDef, named_layer_parameters, tied_names
 from megatron_ds.mpu import ModelParallelUnit
 
@@ -60,6 +62,7 @@ def build_pipeline_module(
         mpu: where this rank sits.
         partition_method: DeepSpeed's ``type:REGEX``, ``parameters`` or ``uniform``.
     """
+    _check_partition(layers, partition_method)
     tied = tied_names(layers)
     specs = [
         (_TiedSpec if layer.tied_to is not None or layer.name in tied else _Spec)(layer, builder) for layer in layers
@@ -70,6 +73,20 @@ def build_pipeline_module(
     place = topology.get_coord(mpu.global_rank)
     assert (place.pipe, place.data, place.model) == (mpu.pp_rank, mpu.dp_rank, mpu.tp_rank), "one order of ranks"
     return module
+
+
+def _check_partition(layers: Sequence[LayerDef], partition_method: str) -> None:
+    """Raises a ConfigError, on all ranks, where ``type:REGEX`` matches no layer."""
+    kind, _, pattern = partition_method.partition(":")
+    names = list(dict.fromkeys(layer.module_type.__name__ for layer in layers))
+    # DeepSpeed lower-cases the pattern and looks for it anywhere, whatever the case.
+    if kind == "type" and not any(re.search(pattern.lower(), name, re.IGNORECASE) for name in names):
+        raise ConfigError(
+            Problem(
+                f"pp_partition_method {partition_method!r} matches no layer of the model",
+                advice=f"use a pattern that is in one of {', '.join(names)}; type:transformer is the usual one",
+            )
+        )
 
 
 def named_stage_parameters(module: PipelineModule, layers: Sequence[LayerDef]) -> Iterator[tuple[str, nn.Parameter]]:

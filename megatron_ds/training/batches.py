@@ -30,4 +30,5 @@ def rank_batches(
         dp_rank=mpu.dp_rank,
         dp_size=mpu.dp_size,
         num_workers=run.data.num_workers,
+        vocab_size=run.model.vocab_size,
     )

@@ -94,4 +94,4 @@ def _say_what_runs(resolved: ResolvedRun, engine: TrainEngine, found: FoundCheck
             progress.consumed_samples,
         )
         if progress.step >= run.training.train_iters:
-            logger.info("nothing to do: the checkpoint is at train_iters=%d already", run.training.train_iters)
+            logger.info("nothing to do: it is at or beyond train_iters=%d", run.training.train_iters)

@@ -21,6 +21,12 @@ class _RankFilter(logging.Filter):
         return self.rank == 0 or record.levelno >= logging.ERROR
 
 
+def _rank_from_environment() -> int:
+    # A rank that is no number is reported in preflight; until then it must not keep the report from being printed.
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdecimal() else 0
+
+
 def set_up_logging(rank: int | None = None, level: int = logging.INFO) -> None:
     """Sends the package's messages to standard output, from rank 0 only below the level of errors.
 
@@ -30,7 +36,7 @@ def set_up_logging(rank: int | None = None, level: int = logging.INFO) -> None:
     """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(rank)s%(message)s"))
-    handler.addFilter(_RankFilter(int(os.environ.get("RANK", "0")) if rank is None else rank))
+    handler.addFilter(_RankFilter(_rank_from_environment() if rank is None else rank))
     logger.handlers[:] = [handler]
     logger.propagate = False
     logger.setLevel(level)

@@ -25,6 +25,11 @@ def _save(folder: Path, run: RunConfig, step: int = 4) -> Path:
     return checkpoint
 
 
+def _change_manifest(folder: Path, **changes: object) -> None:
+    file = folder / "global_step4/manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
 def test_find_checkpoint_reads_back_what_was_saved(tmp_path):
     run = _run()
     _save(tmp_path, run)
@@ -43,6 +48,9 @@ def test_find_checkpoint_reads_back_what_was_saved(tmp_path):
         (lambda folder: (folder / "latest").write_text("global_step9"), ["global_step9", "global_step4"]),
         (lambda folder: (folder / "global_step4/manifest.json").write_text("{"), ["no readable manifest"]),
         (lambda folder: (folder / "global_step4/manifest.json").write_text("[]"), ["format version 1"]),
+        (lambda folder: (folder / "latest").write_bytes(b"\xff\xfe"), ["latest can't be read", "global_step4"]),
+        (lambda folder: _change_manifest(folder, model=None), ["its model is no object"]),
+        (lambda folder: _change_manifest(folder, progress={"step": "4"}), ["its progress has no step"]),
     ],
 )
 def test_find_checkpoint_of_a_damaged_folder_says_what_is_missing(tmp_path, damage, words_of_the_error):
@@ -110,3 +118,26 @@ def test_manifest_of_a_later_format_is_refused(tmp_path):
     (checkpoint / "manifest.json").write_text(json.dumps({**content, "format_version": 2}))
     with pytest.raises(CheckpointError, match="format version 1"):
         find_checkpoint(tmp_path)
+
+
+def test_folder_whose_checkpoints_lost_their_tracker_is_not_taken_for_a_fresh_one(tmp_path):
+    _save(tmp_path, _run())
+    (tmp_path / "latest").unlink()
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--allow-fresh-start"), {})
+    assert "whole checkpoints here: global_step4" in problems[0].message
+    _, problems = checkpoint_problems(_run("--save", str(tmp_path)), {})
+    assert "already holds another run's checkpoints" in problems[0].message
+
+
+def test_save_below_a_file_is_refused_with_the_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    _, problems = checkpoint_problems(_run("--save", str(tmp_path / "file/run")), {})
+    assert f"{tmp_path / 'file'} is not a folder" in problems[0].message
+
+
+def test_load_with_the_derived_ffn_size_spelt_out_goes_on(tmp_path):
+    _save(tmp_path, _run())
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--ffn-hidden-size", "128"), {})
+    assert problems == []
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--ffn-hidden-size", "64"), {})
+    assert "ffn_hidden_size" in problems[0].message

@@ -81,6 +81,12 @@ def test_check_id_beyond_the_vocabulary_is_named(prefix: str) -> None:
     assert "has token id 19, outside of the vocabulary of 19 ids" in problem
 
 
+def test_check_id_below_zero_is_named(tmp_path: Path) -> None:
+    documents = [[-5, *range(20)]] * 10
+    (problem,) = check(write_documents(tmp_path / "negative", documents), vocab_size=20)
+    assert "has token id -5, outside of the vocabulary of 20 ids" in problem
+
+
 def test_check_reports_everything_at_once(tmp_path: Path, prefix: str) -> None:
     problems = check("0", prefix, "1", "x", split="a")
     assert len(problems) == 2

@@ -32,6 +32,7 @@ def test_parse_data_path_reads_prefixes_and_weights(words: list[str], expected: 
         (["nan", "a", "1", "b"], "weight 'nan' of a"),
         (["inf", "a", "1", "b"], "weight 'inf' of a"),
         (["1", "a", "1", "b", "2", "a"], "a is given more than once"),
+        (["1", "a", "1", "./a"], "a is given more than once"),
     ],
 )
 def test_parse_data_path_malformed_refused(words: list[str], message: str) -> None:

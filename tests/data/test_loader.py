@@ -55,6 +55,13 @@ def test_make_batch_labels_are_the_following_tokens() -> None:
     assert moved.labels.device.type == "meta"
 
 
+@pytest.mark.parametrize(("tokens", "named"), [([0, 5, 9, 10], 10), ([0, -5, 9, 3], -5), ([-1, 99, 0, 0], -1)])
+def test_make_batch_with_a_token_that_is_no_id_raises(tokens: list[int], named: int) -> None:
+    assert make_batch([np.array([0, 5, 9, 3])], vocab_size=10).tokens.tolist() == [[0, 5, 9]]
+    with pytest.raises(DataError, match=f"token id {named}, outside of the vocabulary of 10 ids"):
+        make_batch([np.array(tokens)], vocab_size=10)
+
+
 def test_batch_hash_depends_on_tokens_and_their_order_only() -> None:
     samples = [np.arange(5), np.arange(10, 15)]
     assert batch_hash(samples) == batch_hash([sample.astype(np.int32) for sample in samples])

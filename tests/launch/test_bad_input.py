@@ -201,6 +201,15 @@ def test_process_that_does_not_know_its_place_is_refused(missing: str, corpus: s
         preflight(tiny_run(corpus), environ)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RANK", "x"), ("RANK", "2"), ("LOCAL_RANK", "2"), ("MASTER_PORT", "abc"), ("MASTER_PORT", "70000")],
+)
+def test_place_that_is_no_number_in_range_is_refused(name: str, value: str, corpus: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is a whole number below"):
+        preflight(tiny_run(corpus), {**environment(2), name: value})
+
+
 def test_mpi_launcher_that_leaves_world_size_unset_is_refused(corpus: str) -> None:
     with pytest.raises(ConfigError, match="Open MPI started 4 processes, and WORLD_SIZE is not set"):
         preflight(tiny_run(corpus), {"DS_ACCELERATOR": "cpu", "OMPI_COMM_WORLD_SIZE": "4"})
