@@ -40,3 +40,7 @@ def _pretrain(argv: Sequence[str]) -> None:
 
     with failing_together():
         pretrain(resolved, found)
+
+
+if __name__ == "__main__":
+    main()

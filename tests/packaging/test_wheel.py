@@ -52,6 +52,11 @@ def test_wheel_installed_elsewhere_finds_its_presets(wheel: Path, tmp_path: Path
     )
     assert found["preset"] == json.loads((ROOT / "configs/models/gpt2_125m.json").read_text())
     assert found["deepspeed"] == json.loads((ROOT / "configs/deepspeed/zero1_bf16.json").read_text())
+    words = ("--deepspeed_config", "gpt2_125m", "--vocab-size", "50257", "--data-path", "nowhere")
+    command = [sys.executable, "-m", "megatron_ds.cli.pretrain", *words]
+    started = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert started.returncode == 2
+    assert "data file not found: nowhere.bin" in started.stderr
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
