@@ -1,6 +1,20 @@
 """Checkpoints as files: finding, describing and checking them. Needs no process group and no torch."""
 
-from megatron_ds.checkpoint.find import FoundCheckpoint, checkpoint_problems, find_checkpoint, point_latest_at
+from megatron_ds.checkpoint.find import (
+    FoundCheckpoint,
+    changed_options,
+    checkpoint_problems,
+    find_checkpoint,
+    point_latest_at,
+)
 from megatron_ds.checkpoint.manifest import Layout, Manifest
 
-__all__ = ["FoundCheckpoint", "Layout", "Manifest", "checkpoint_problems", "find_checkpoint", "point_latest_at"]
+__all__ = [
+    "FoundCheckpoint",
+    "Layout",
+    "Manifest",
+    "changed_options",
+    "checkpoint_problems",
+    "find_checkpoint",
+    "point_latest_at",
+]

@@ -97,6 +97,23 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     return found, problems
 
 
+def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:
+    """What this run does otherwise than the one that saved, as lines like ``optimizer.lr: 0.001 -> 0.005``.
+
+    All of it is allowed, and some of it changes what "going on" means: the order of samples follows from the seed and
+    the data, the learning rate from the schedule. Leaves out where to save and what to log.
+    """
+    lines = []
+    for block in ("model", "data", "training", "optimizer"):
+        saved = found.manifest.options.get(block)
+        if not isinstance(saved, dict):
+            continue
+        for name, value in getattr(run, block).model_dump().items():
+            if name in saved and saved[name] != value:
+                lines.append(f"{block}.{name}: {saved[name]} -> {value}")
+    return lines
+
+
 def _holds_nothing(folder: Path) -> bool:
     return not (folder / LATEST).exists() and not _tags(folder)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class Manifest:
         layout: how the files are cut.
         model: the architecture's options, vocabulary size included.
         parameters: canonical name → how it is cut (`megatron_ds.mpu.ShardSpec` as JSON).
+        options: every option of the run that saved, by block.
         format_version: of this file.
     """
 
@@ -63,6 +64,7 @@ class Manifest:
     layout: Layout
     model: dict[str, Any]
     parameters: dict[str, dict[str, Any]]
+    options: dict[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:
@@ -86,7 +88,7 @@ class Manifest:
             manifest = cls(**{**content, "layout": Layout(**content["layout"])})
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
-        for name in ("progress", "model", "parameters"):
+        for name in ("progress", "model", "parameters", "options"):
             if not isinstance(getattr(manifest, name), dict):
                 raise ValueError(f"its {name} is no object")
         if not isinstance(manifest.progress.get("step"), int):

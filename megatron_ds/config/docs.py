@@ -24,7 +24,7 @@ is filled, and both given with different values is an error that names both plac
 with the place it came from, and stops.
 
 Flags are written with dashes or underscores, and never abbreviated. A switch such as `--bf16` has a counterpart
-`--no-bf16`, which takes it back where a file turns it on. Of a flag that stands twice the last one counts.
+`--no-bf16`, which takes it back where our block, a preset or `--config` turns it on. Of a flag that stands twice the last one counts.
 """
 
 _DEEPSPEED = """\
@@ -68,7 +68,10 @@ def _lines() -> Iterator[str]:
     names = [(f"`{block or '(top level)'}`", ", ".join(f"`{key}`" for key in keys)) for block, keys in PASSED.items()]
     yield from _table(("block", "keys"), [row for row in names if row[1]])
     yield "\n## Keys that are refused\n"
-    yield 'Values that change nothing are accepted; a block with `"enabled": false` changes nothing either.\n'
+    yield (
+        'Values that change nothing are accepted and taken out; a block with `"enabled": false` changes nothing either, '
+        "also where DeepSpeed 0.19.8 itself stops at its mere presence.\n"
+    )
     yield from _table(("key", "why", "what instead", "accepted"), [_refusal_row(key) for key in REFUSED])
     yield "\n" + _ALWAYS.rstrip()
 
@@ -107,7 +110,7 @@ def _option_text(text: str) -> str:
 
 def _refusal_row(key: str) -> tuple[str, ...]:
     refusal = REFUSED[key]
-    accepted = "" if refusal.removed else ", ".join(f"`{json.dumps(value)}`" for value in refusal.harmless)
+    accepted = ", ".join(f"`{json.dumps(value)}`" for value in refusal.harmless)
     return f"`{key}`", refusal.reason, refusal.instead, accepted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import timedelta
 from functools import partial
@@ -9,13 +10,13 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from megatron_ds.checkpoint import FoundCheckpoint, Layout
+from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets, build_gpt_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.engine.distributed import start_distributed, stop_distributed
-from megatron_ds.models import GptLoss, gpt_layers
+from megatron_ds.models import GptLoss, gpt_layers, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
@@ -73,7 +74,14 @@ def _datasets(run: RunConfig) -> GptDatasets:
 def _say_what_runs(resolved: ResolvedRun, engine: TrainEngine, found: FoundCheckpoint | None) -> None:
     """The start-up message: what is in force, in a few lines."""
     run = resolved.run
-    clip = run.optimizer.clip_grad
+    clip, model = run.optimizer.clip_grad, run.model
+    parameters = sum(math.prod(spec.full_shape) for spec in whole_model_specs(partial(gpt_layers, model)).values())
+    logger.info(
+        "model: %s parameters, vocabulary of %d ids padded to %d",
+        f"{parameters:,}",
+        model.vocab_size,
+        model.padded_vocab_size(run.parallel.tensor_model_parallel_size),
+    )
     logger.info("layout: %s on %d processes", Layout.of(run), run.world_size)
     logger.info(
         "batch: %d micro x %d accumulated x %d data-parallel = %d samples of %d tokens",
@@ -83,7 +91,7 @@ def _say_what_runs(resolved: ResolvedRun, engine: TrainEngine, found: FoundCheck
         run.global_batch_size,
         run.model.seq_length,
     )
-    logger.info("engine: %s", ", ".join(f"{key} {value}" for key, value in engine.facts().items()))
+    logger.info("%s", ", ".join(f"{key} {value}" for key, value in engine.facts().items()))
     logger.info("gradient clipping: %s (from %s)", clip or "off", resolved.origins["optimizer.clip_grad"])
     if found is not None:
         progress = engine.progress
@@ -93,5 +101,7 @@ def _say_what_runs(resolved: ResolvedRun, engine: TrainEngine, found: FoundCheck
             progress.step,
             progress.consumed_samples,
         )
+        for line in changed_options(found, run):
+            logger.info("changed since that checkpoint: %s", line)
         if progress.step >= run.training.train_iters:
-            logger.info("nothing to do: it is at or beyond train_iters=%d", run.training.train_iters)
+            logger.info("nothing to do: that is at or beyond train_iters=%d", run.training.train_iters)

@@ -40,6 +40,7 @@ class CheckpointSaver:
                 layout=Layout.of(self.run),
                 model=self.run.model.model_dump(),
                 parameters={name: spec.to_json() for name, spec in specs.items()},
+                options=self.run.model_dump(),
             )
             manifest.write(checkpoint)
             point_latest_at(folder, checkpoint.name)

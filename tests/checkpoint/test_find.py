@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from megatron_ds.checkpoint import Layout, Manifest, checkpoint_problems, find_checkpoint, point_latest_at
+from megatron_ds.checkpoint import (
+    Layout,
+    Manifest,
+    changed_options,
+    checkpoint_problems,
+    find_checkpoint,
+    point_latest_at,
+)
 from megatron_ds.config import resolve
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.errors import CheckpointError
@@ -20,7 +27,7 @@ def _save(folder: Path, run: RunConfig, step: int = 4) -> Path:
     checkpoint = folder / f"global_step{step}"
     checkpoint.mkdir(parents=True)
     progress = {"step": step, "skipped_steps": 0, "consumed_samples": 4 * step}
-    Manifest(progress, Layout.of(run), run.model.model_dump(), {}).write(checkpoint)
+    Manifest(progress, Layout.of(run), run.model.model_dump(), {}, run.model_dump()).write(checkpoint)
     point_latest_at(folder, checkpoint.name)
     return checkpoint
 
@@ -141,3 +148,13 @@ def test_load_with_the_derived_ffn_size_spelt_out_goes_on(tmp_path):
     assert problems == []
     _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--ffn-hidden-size", "64"), {})
     assert "ffn_hidden_size" in problems[0].message
+
+
+def test_options_that_changed_since_the_checkpoint_are_told(tmp_path):
+    _save(tmp_path, _run())
+    found = find_checkpoint(tmp_path)
+    assert changed_options(found, _run()) == []
+    assert changed_options(found, _run("--lr", "5e-3", "--seed", "7", "--save", "elsewhere")) == [
+        "training.seed: 1234 -> 7",
+        "optimizer.lr: 0.001 -> 0.005",
+    ]
