@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Layout, Manifest
 from megatron_ds.config.blocks import RunConfig
@@ -103,15 +104,17 @@ def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:
     All of it is allowed, and some of it changes what "going on" means: the order of samples follows from the seed and
     the data, the learning rate from the schedule. Leaves out where to save and what to log.
     """
-    lines = []
-    for block in ("model", "data", "training", "optimizer"):
-        saved = found.manifest.options.get(block)
-        if not isinstance(saved, dict):
-            continue
-        for name, value in getattr(run, block).model_dump().items():
-            if name in saved and saved[name] != value:
-                lines.append(f"{block}.{name}: {saved[name]} -> {value}")
-    return lines
+    before, now = _training_options(found.manifest.options), _training_options(run.model_dump())
+    return [f"{name}: {before[name]} -> {value}" for name, value in now.items() if before.get(name, value) != value]
+
+
+def _training_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that training depends on, by ``block.name``."""
+    blocks = {name: options[name] for name in ("model", "data", "training", "optimizer") if name in options}
+    flat = {f"{block}.{name}": value for block, values in blocks.items() for name, value in values.items()}
+    if flat.get("optimizer.lr_decay_iters") is None:
+        flat["optimizer.lr_decay_iters"] = flat.get("training.train_iters")
+    return flat
 
 
 def _holds_nothing(folder: Path) -> bool:
