@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatron_ds.config.catalog import all_options, block_classes, convert_json
+from megatron_ds.config.catalog import all_options, block_classes, check_text, convert_json
 from megatron_ds.config.files import ConfigFile, read_model_preset
 from megatron_ds.config.settings import Given, did_you_mean, wrong_value
 from megatron_ds.errors import ConfigError, Problem, Source
@@ -49,7 +49,7 @@ def read_block(content: Any, prefix: str) -> Block:
         if name not in block_classes():
             block.problems.append(_unknown_block(name, prefix))
         elif name == "model" and isinstance(options, str):
-            block.preset = Given(options, f"{prefix}model")
+            _read_preset_name(block, options, f"{prefix}model")
         elif not isinstance(options, dict):
             block.problems.append(Problem(f"{prefix}{name} is an object {{…}} with options, not {options!r}"))
         else:
@@ -84,10 +84,14 @@ def _read_options(block: Block, name: str, options: Mapping[str, Any], label: st
 
 
 def _read_preset_name(block: Block, value: Any, origin: str) -> None:
-    if isinstance(value, str):
-        block.preset = Given(value, origin)
+    try:
+        if not isinstance(value, str):
+            raise ValueError("the name of a model preset")
+        check_text(value)
+    except ValueError as error:
+        block.problems.append(wrong_value("preset", value, origin, str(error)))
     else:
-        block.problems.append(wrong_value("preset", value, origin, "the name of a model preset"))
+        block.preset = Given(value, origin)
 
 
 def _unknown_option(block: str, key: str, label: str) -> Problem:

@@ -6,31 +6,42 @@ from typing import Literal
 
 from megatron_ds.config.option import OptionBlock, option
 
+# Upper bounds far above any run, so that a slip of the keyboard is refused with its number and not by the memory.
+_MOST_STEPS = 10**9
+_WIDEST = 10**7
+MOST_RANKS = 10**6
+_LARGEST_SCALE = 2.0**63
+
 
 class ModelConfig(OptionBlock):
     """Architecture of the model. Says nothing about how it is cut or trained."""
 
-    num_layers: int = option(..., "Number of transformer layers.", ge=1)
-    hidden_size: int = option(..., "Width of the residual stream.", ge=1)
-    num_attention_heads: int = option(..., "Number of attention heads.", ge=1)
-    seq_length: int = option(..., "Tokens in one training sample.", ge=1)
-    ffn_hidden_size: int | None = option(None, "Width inside the MLP; 4 x hidden size when not given.", ge=1)
-    max_position_embeddings: int | None = option(
-        None, "Number of learned positions; the sequence length when not given.", ge=1
+    num_layers: int = option(..., "Number of transformer layers.", ge=1, le=10**5)
+    hidden_size: int = option(..., "Width of the residual stream.", ge=1, le=_WIDEST)
+    num_attention_heads: int = option(..., "Number of attention heads.", ge=1, le=_WIDEST)
+    seq_length: int = option(..., "Tokens in one training sample.", ge=1, le=_WIDEST)
+    ffn_hidden_size: int | None = option(
+        None, "Width inside the MLP; 4 x hidden size when not given.", ge=1, le=_WIDEST
     )
-    vocab_size: int | None = option(None, "Number of token ids in use; taken from the tokenizer when not given.", ge=1)
+    max_position_embeddings: int | None = option(
+        None, "Number of learned positions; the sequence length when not given.", ge=1, le=_WIDEST
+    )
+    vocab_size: int | None = option(
+        None, "Number of token ids in use; taken from the tokenizer when not given.", ge=1, le=2**31 - 1
+    )
     make_vocab_size_divisible_by: int = option(
         128,
         "The vocabulary is padded to a multiple of this x the tensor-parallel size. Padding never enters the loss.",
         ge=1,
+        le=10**6,
     )
     untie_embeddings_and_output_weights: bool = option(
         False, "Gives the output head its own weights instead of the word embeddings'."
     )
     hidden_dropout: float = option(0.1, "Dropout after the embeddings, the attention and the MLP.", ge=0, lt=1)
     attention_dropout: float = option(0.1, "Dropout of the attention probabilities.", ge=0, lt=1)
-    init_method_std: float = option(0.02, "Standard deviation of the initial weights.", gt=0)
-    layernorm_epsilon: float = option(1e-5, "Epsilon of the layer norms.", gt=0)
+    init_method_std: float = option(0.02, "Standard deviation of the initial weights.", gt=0, le=100)
+    layernorm_epsilon: float = option(1e-5, "Epsilon of the layer norms.", gt=0, le=1)
 
     @property
     def ffn_size(self) -> int:
@@ -58,9 +69,11 @@ class ParallelConfig(OptionBlock):
     """How the model and the batch are spread over processes."""
 
     tensor_model_parallel_size: int = option(
-        1, "Processes that share each layer (TP).", aliases=("--model-parallel-size",), ge=1
+        1, "Processes that share each layer (TP).", aliases=("--model-parallel-size",), ge=1, le=MOST_RANKS
     )
-    pipeline_model_parallel_size: int = option(1, "Pipeline stages (PP).", aliases=("--pipe-parallel-size",), ge=1)
+    pipeline_model_parallel_size: int = option(
+        1, "Pipeline stages (PP).", aliases=("--pipe-parallel-size",), ge=1, le=MOST_RANKS
+    )
     zero_stage: Literal[0, 1, 2, 3] | None = option(
         None,
         "DeepSpeed ZeRO stage. Not given: 0 for fp32 without a pipeline, else 1. Stages 2 and 3 need a pipeline size "
@@ -71,7 +84,9 @@ class ParallelConfig(OptionBlock):
         "How layers are dealt to pipeline stages: `type:REGEX` (even counts of layers whose class name matches), "
         "`parameters` or `uniform`.",
     )
-    distributed_timeout_minutes: float = option(10.0, "How long a collective may wait before the run ends.", gt=0)
+    distributed_timeout_minutes: float = option(
+        10.0, "How long a collective may wait before the run ends.", ge=0.1, le=10**5
+    )
 
 
 class DataConfig(OptionBlock):
@@ -82,7 +97,7 @@ class DataConfig(OptionBlock):
     )
     split: str = option("969,30,1", "Shares of the documents for training, validation and test.")
     data_cache_path: str | None = option(None, "Folder for the sample indices; beside the data files when not given.")
-    num_workers: int = option(0, "Background processes of the data loader.", ge=0)
+    num_workers: int = option(0, "Background processes of the data loader.", ge=0, le=1024)
     tokenizer_type: (
         Literal["HFTokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer", "ByteTokenizer", "NullTokenizer"] | None
     ) = option(
@@ -101,23 +116,28 @@ class DataConfig(OptionBlock):
 class TrainingConfig(OptionBlock):
     """Batches, number of steps, precision, evaluation."""
 
-    micro_batch_size: int = option(..., "Samples in one forward pass of one process.", ge=1)
+    micro_batch_size: int = option(..., "Samples in one forward pass of one process.", ge=1, le=10**6)
     global_batch_size: int | None = option(
         None,
         "Samples in one optimizer step, over all processes. Not given: micro-batch size x data-parallel size.",
         ge=1,
+        le=10**9,
     )
-    train_iters: int = option(..., "Optimizer steps in the whole run.", ge=0)
-    eval_interval: int = option(1000, "Steps between evaluations.", ge=1)
-    eval_iters: int = option(100, "Global batches in one evaluation; 0 turns evaluation off.", ge=0)
-    seed: int = option(1234, "Seed of the initial weights, the order of samples, and dropout.", ge=0)
+    train_iters: int = option(..., "Optimizer steps in the whole run.", ge=0, le=_MOST_STEPS)
+    eval_interval: int = option(1000, "Steps between evaluations.", ge=1, le=_MOST_STEPS)
+    eval_iters: int = option(100, "Global batches in one evaluation; 0 turns evaluation off.", ge=0, le=_MOST_STEPS)
+    seed: int = option(1234, "Seed of the initial weights, the order of samples, and dropout.", ge=0, le=2**32 - 1)
     bf16: bool = option(False, "Trains in bfloat16, with fp32 masters and fp32 gradient accumulation.")
     fp16: bool = option(False, "Trains in float16 with loss scaling (CUDA only).")
-    loss_scale: float = option(0.0, "fp16: a fixed loss scale; 0 means a dynamic one.", ge=0)
-    initial_loss_scale: float = option(65536.0, "fp16: first value of the dynamic loss scale, a power of two.", ge=1)
-    min_loss_scale: float = option(1.0, "fp16: the least dynamic loss scale.", gt=0)
-    loss_scale_window: int = option(1000, "fp16: steps without overflow before the scale doubles.", ge=1)
-    hysteresis: int = option(2, "fp16: overflows that are tolerated before the scale halves.", ge=1)
+    loss_scale: float = option(0.0, "fp16: a fixed loss scale; 0 means a dynamic one.", ge=0, le=_LARGEST_SCALE)
+    initial_loss_scale: float = option(
+        65536.0, "fp16: first value of the dynamic loss scale, a power of two.", ge=1, le=_LARGEST_SCALE
+    )
+    min_loss_scale: float = option(1.0, "fp16: the least dynamic loss scale.", gt=0, le=_LARGEST_SCALE)
+    loss_scale_window: int = option(
+        1000, "fp16: steps without overflow before the scale doubles.", ge=1, le=_MOST_STEPS
+    )
+    hysteresis: int = option(2, "fp16: overflows that are tolerated before the scale halves.", ge=1, le=_MOST_STEPS)
     checkpoint_activations: bool = option(
         False,
         "Recomputes each transformer layer in the backward pass instead of keeping its activations.",
@@ -133,19 +153,21 @@ class TrainingConfig(OptionBlock):
 class OptimizerConfig(OptionBlock):
     """AdamW, its learning-rate schedule and gradient clipping."""
 
-    lr: float = option(..., "Peak learning rate.", ge=0)
-    min_lr: float = option(0.0, "Learning rate at the end of the decay.", ge=0)
+    lr: float = option(..., "Peak learning rate.", ge=0, le=1000)
+    min_lr: float = option(0.0, "Learning rate at the end of the decay.", ge=0, le=1000)
     lr_decay_style: Literal["constant", "linear", "cosine"] = option("linear", "Shape of the decay after warm-up.")
-    lr_decay_iters: int | None = option(None, "Step at which the decay ends; train_iters when not given.", ge=1)
-    lr_warmup_iters: int = option(0, "Steps of linear warm-up.", aliases=("--warmup-iters",), ge=0)
+    lr_decay_iters: int | None = option(
+        None, "Step at which the decay ends; train_iters when not given.", ge=1, le=_MOST_STEPS
+    )
+    lr_warmup_iters: int = option(0, "Steps of linear warm-up.", aliases=("--warmup-iters",), ge=0, le=_MOST_STEPS)
     lr_warmup_fraction: float | None = option(
         None, "Warm-up as a share of the decay steps, instead of --lr-warmup-iters.", ge=0, le=1
     )
-    weight_decay: float = option(0.01, "Decoupled weight decay of matrices; biases and norms have none.", ge=0)
+    weight_decay: float = option(0.01, "Decoupled weight decay of matrices; biases and norms have none.", ge=0, le=1000)
     adam_beta1: float = option(0.9, "Adam's first beta.", ge=0, lt=1)
     adam_beta2: float = option(0.999, "Adam's second beta.", ge=0, lt=1)
-    adam_eps: float = option(1e-8, "Adam's epsilon.", gt=0)
-    clip_grad: float = option(1.0, "Largest global gradient norm; 0 turns clipping off.", ge=0)
+    adam_eps: float = option(1e-8, "Adam's epsilon.", gt=0, le=1)
+    clip_grad: float = option(1.0, "Largest global gradient norm; 0 turns clipping off.", ge=0, le=10**9)
 
 
 class CheckpointConfig(OptionBlock):
@@ -154,7 +176,7 @@ class CheckpointConfig(OptionBlock):
     save: str | None = option(None, "Folder for checkpoints, metrics.jsonl and the resolved configs.")
     load: str | None = option(None, "Folder of checkpoints to go on from.")
     save_interval: int | None = option(
-        None, "Steps between checkpoints. The last step is always saved when --save is given.", ge=1
+        None, "Steps between checkpoints. The last step is always saved when --save is given.", ge=1, le=_MOST_STEPS
     )
     allow_fresh_start: bool = option(
         False, "Starts from step 0 when --load finds no checkpoint, instead of stopping with an error."
@@ -164,7 +186,7 @@ class CheckpointConfig(OptionBlock):
 class LoggingConfig(OptionBlock):
     """What is reported and where."""
 
-    log_interval: int = option(10, "Steps between log lines and lines of metrics.jsonl.", ge=1)
+    log_interval: int = option(10, "Steps between log lines and lines of metrics.jsonl.", ge=1, le=_MOST_STEPS)
     tensorboard_dir: str | None = option(None, "Also writes TensorBoard events here ([tensorboard] extra).")
     wandb_project: str | None = option(None, "Also logs to this Weights & Biases project ([wandb] extra).")
     wandb_exp_name: str | None = option(None, "Name of the Weights & Biases run.")
@@ -185,7 +207,7 @@ class RunConfig(OptionBlock):
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
     logging: LoggingConfig
-    world_size: int = option(1, "Number of processes, as the launcher says.", ge=1)
+    world_size: int = option(1, "Number of processes, as the launcher says.", ge=1, le=MOST_RANKS)
 
     @property
     def dp_size(self) -> int:

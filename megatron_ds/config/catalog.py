@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from megatron_ds.config.blocks import RunConfig
 from megatron_ds.config.option import OptionBlock
 
 Kind = Literal["int", "float", "bool", "str", "list"]
+
+# Bytes of a path, and of one name in it, that Linux and its file systems take.
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255
 
 
 @dataclass(frozen=True)
@@ -172,11 +176,46 @@ def _validated(option: Option, value: Any) -> Any:
     if option.kind == "int" and isinstance(value, float) and value.is_integer():
         value = int(value)  # people write 1e5 for a count
     if option.kind == "float" and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = _float(value)
     try:
-        return _adapter(option.path).validate_python(value, strict=True)
+        valid = _adapter(option.path).validate_python(value, strict=True)
     except ValidationError as error:
         raise ValueError(_wanted(option, error)) from None
+    for text in valid if isinstance(valid, list) else [valid]:
+        if isinstance(text, str):
+            check_text(text)
+    return valid
+
+
+def _float(number: int) -> float:
+    """`number` as a float; infinity, which no option takes, when it is too large for one."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def check_text(text: str) -> None:
+    """Checks what holds for every text that a user gives: nearly all of them are paths, or become part of one.
+
+    Args:
+        text: the text.
+
+    Raises:
+        ValueError: the text is empty, or no file system takes it; the message says what is wanted.
+    """
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("text in UTF-8") from None
+    if not text.strip():
+        raise ValueError("text that isn't empty (leave the option out instead)")
+    if b"\0" in encoded:
+        raise ValueError("text without null characters")
+    if len(encoded) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in encoded.split(b"/")):
+        raise ValueError(
+            f"text of at most {_LONGEST_PATH} bytes, and {_LONGEST_NAME} between two slashes, as a path has"
+        )
 
 
 def _wanted(option: Option, error: ValidationError | None = None) -> str:

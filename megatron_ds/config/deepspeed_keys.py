@@ -12,6 +12,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from megatron_ds.config import deepspeed_kinds as kinds
+from megatron_ds.config.deepspeed_kinds import Kind
+
+
+def _either_name(keys: Mapping[str, Kind]) -> dict[str, Kind]:
+    """The keys under both of their names: DeepSpeed takes them with and without ``stage3_`` before."""
+    return {name: kind for key, kind in keys.items() for name in (key, f"stage3_{key}")}
+
+
 # Keys that become options of ours, or must agree with them. The option's path tells where a value goes.
 OURS: Mapping[str, str] = {
     "train_batch_size": "training.global_batch_size",
@@ -41,145 +50,133 @@ OURS: Mapping[str, str] = {
     "scheduler.params.last_batch_iteration": "`-1`; a resumed run takes its place from the checkpoint",
 }
 
-# Keys that DeepSpeed gets as they are, by block; "" is the top level.
-PASSED: Mapping[str, tuple[str, ...]] = {
-    "": (
-        "steps_per_print",
-        "wall_clock_breakdown",
-        "memory_breakdown",
-        "dump_state",
-        "disable_python_gc",
-        "log_level",
-        "vocabulary_size",
-        "communication_data_type",
-        "seq_parallel_communication_data_type",
-        "zero_allow_untested_optimizer",
-        "zero_force_ds_cpu_optimizer",
-    ),
-    "zero_optimization": (
-        "contiguous_gradients",
-        "reduce_scatter",
-        "reduce_bucket_size",
-        "use_multi_rank_bucket_allreduce",
-        "allgather_partitions",
-        "allgather_bucket_size",
-        "overlap_comm",
-        "load_from_fp32_weights",
-        "sub_group_size",
-        "prefetch_bucket_size",
-        "stage3_prefetch_bucket_size",
-        "param_persistence_threshold",
-        "stage3_param_persistence_threshold",
-        "model_persistence_threshold",
-        "stage3_model_persistence_threshold",
-        "max_live_parameters",
-        "stage3_max_live_parameters",
-        "max_reuse_distance",
-        "stage3_max_reuse_distance",
-        "gather_16bit_weights_on_model_save",
-        "stage3_gather_16bit_weights_on_model_save",
-        "module_granularity_threshold",
-        "stage3_module_granularity_threshold",
-        "use_all_reduce_for_fetch_params",
-        "stage3_use_all_reduce_for_fetch_params",
-        "allgather_sequential",
-        "stage3_allgather_sequential",
-        "ignore_unused_parameters",
-        "round_robin_gradients",
-        "parameter_alignment",
-        "memory_efficient_linear",
-        "pipeline_loading_checkpoint",
-        "override_module_apply",
-        "log_trace_cache_warnings",
-        "enable_sanity_checks",
-    ),
-    "zero_optimization.offload_optimizer": (
-        "device",
-        "nvme_path",
-        "buffer_count",
-        "pin_memory",
-        "pipeline_read",
-        "pipeline_write",
-        "fast_init",
-        "ratio",
-        "cpuadam_cores_perc",
-    ),
-    "zero_optimization.offload_param": (
-        "device",
-        "nvme_path",
-        "buffer_count",
-        "buffer_size",
-        "max_in_cpu",
-        "pin_memory",
-    ),
-    "zero_optimization.leaf_module": ("classes", "names", "name_suffixes"),
-    "bf16": ("immediate_grad_update", "check_grad_overflow"),
-    "fp16": ("consecutive_hysteresis",),
-    "optimizer": (),
-    "optimizer.params": (),
-    "scheduler": (),
-    "scheduler.params": (),
-    "activation_checkpointing": ("number_checkpoints",),
-    "pipeline": ("pipe_partitioned", "grad_partitioned"),
-    "data_types": ("grad_accum_dtype", "buffer_dtype", "keep_in_fp32_modules"),
-    "checkpoint": ("tag_validation", "parallel_write", "checkpoint_serialization"),
-    "checkpoint.parallel_write": ("pipeline_stage",),
-    "comms_logger": ("enabled", "verbose", "prof_all", "debug", "prof_ops"),
-    "flops_profiler": (
-        "enabled",
-        "recompute_fwd_factor",
-        "profile_step",
-        "module_depth",
-        "top_modules",
-        "detailed",
-        "output_file",
-    ),
-    "tensorboard": ("enabled", "output_path", "job_name"),
-    "csv_monitor": ("enabled", "output_path", "job_name"),
-    "wandb": ("enabled", "group", "team", "project"),
-    "comet": (
-        "enabled",
-        "samples_log_interval",
-        "project",
-        "workspace",
-        "api_key",
-        "experiment_name",
-        "experiment_key",
-        "online",
-        "mode",
-    ),
-    "timers": ("throughput",),
-    "timers.throughput": ("enabled", "synchronized"),
-    "aio": ("block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events", "use_gds"),
+# Keys that DeepSpeed gets as they are, by block, with what each of them takes; "" is the top level. DeepSpeed checks
+# some of them with a traceback long after the start, and others never.
+PASSED: Mapping[str, Mapping[str, Kind]] = {
+    "": {
+        "steps_per_print": kinds.POSITIVE,
+        "wall_clock_breakdown": kinds.SWITCH,
+        "memory_breakdown": kinds.SWITCH,
+        "dump_state": kinds.SWITCH,
+        "disable_python_gc": kinds.SWITCH,
+        "log_level": kinds.LOG_LEVEL,
+        "vocabulary_size": kinds.POSITIVE,
+        "communication_data_type": kinds.DTYPE_ANY_CASE,
+        "seq_parallel_communication_data_type": kinds.DTYPE_ANY_CASE,
+        "zero_allow_untested_optimizer": kinds.SWITCH,
+        "zero_force_ds_cpu_optimizer": kinds.SWITCH,
+    },
+    "zero_optimization": {
+        "contiguous_gradients": kinds.SWITCH,
+        "reduce_scatter": kinds.SWITCH,
+        "reduce_bucket_size": kinds.POSITIVE,
+        "use_multi_rank_bucket_allreduce": kinds.SWITCH,
+        "allgather_partitions": kinds.SWITCH,
+        "allgather_bucket_size": kinds.COUNT,
+        "overlap_comm": kinds.SWITCH,
+        "load_from_fp32_weights": kinds.SWITCH,
+        "sub_group_size": kinds.COUNT,
+        **_either_name(
+            {
+                "prefetch_bucket_size": kinds.COUNT,
+                "param_persistence_threshold": kinds.COUNT,
+                "model_persistence_threshold": kinds.COUNT,
+                "max_live_parameters": kinds.COUNT,
+                "max_reuse_distance": kinds.COUNT,
+                "gather_16bit_weights_on_model_save": kinds.SWITCH,
+                "module_granularity_threshold": kinds.COUNT,
+                "use_all_reduce_for_fetch_params": kinds.SWITCH,
+                "allgather_sequential": kinds.SWITCH,
+            }
+        ),
+        "ignore_unused_parameters": kinds.SWITCH,
+        "round_robin_gradients": kinds.SWITCH,
+        "parameter_alignment": kinds.SWITCH,
+        "memory_efficient_linear": kinds.SWITCH,
+        "pipeline_loading_checkpoint": kinds.SWITCH,
+        "override_module_apply": kinds.SWITCH,
+        "log_trace_cache_warnings": kinds.SWITCH,
+        "enable_sanity_checks": kinds.SWITCH,
+    },
+    "zero_optimization.offload_optimizer": {
+        "device": kinds.DEVICE,
+        "nvme_path": kinds.TEXT,
+        "buffer_count": kinds.COUNT,
+        "pin_memory": kinds.SWITCH,
+        "pipeline_read": kinds.SWITCH,
+        "pipeline_write": kinds.SWITCH,
+        "fast_init": kinds.SWITCH,
+        "ratio": kinds.SHARE,
+        "cpuadam_cores_perc": kinds.SHARE,
+    },
+    "zero_optimization.offload_param": {
+        "device": kinds.DEVICE,
+        "nvme_path": kinds.TEXT,
+        "buffer_count": kinds.COUNT,
+        "buffer_size": kinds.COUNT,
+        "max_in_cpu": kinds.COUNT,
+        "pin_memory": kinds.SWITCH,
+    },
+    "zero_optimization.leaf_module": {
+        "classes": kinds.NAME_OR_NAMES,
+        "names": kinds.NAME_OR_NAMES,
+        "name_suffixes": kinds.NAME_OR_NAMES,
+    },
+    "bf16": {"immediate_grad_update": kinds.SWITCH, "check_grad_overflow": kinds.SWITCH},
+    "fp16": {"consecutive_hysteresis": kinds.SWITCH},
+    "optimizer": {},
+    "optimizer.params": {},
+    "scheduler": {},
+    "scheduler.params": {},
+    "activation_checkpointing": {"number_checkpoints": kinds.POSITIVE},
+    "pipeline": {"pipe_partitioned": kinds.SWITCH, "grad_partitioned": kinds.SWITCH},
+    "data_types": {
+        "grad_accum_dtype": kinds.DTYPE,
+        "buffer_dtype": kinds.DTYPE,
+        "keep_in_fp32_modules": kinds.AUTO_OR_NAMES,
+    },
+    "checkpoint": {"tag_validation": kinds.TAG_VALIDATION, "checkpoint_serialization": kinds.SWITCH},
+    "checkpoint.parallel_write": {"pipeline_stage": kinds.SWITCH},
+    "comms_logger": {
+        "enabled": kinds.SWITCH,
+        "verbose": kinds.SWITCH,
+        "prof_all": kinds.SWITCH,
+        "debug": kinds.SWITCH,
+        "prof_ops": kinds.NAMES,
+    },
+    "flops_profiler": {
+        "enabled": kinds.SWITCH,
+        "recompute_fwd_factor": kinds.FACTOR,
+        "profile_step": kinds.POSITIVE,
+        "module_depth": kinds.LEVELS,
+        "top_modules": kinds.POSITIVE,
+        "detailed": kinds.SWITCH,
+        "output_file": kinds.TEXT,
+    },
+    "tensorboard": {"enabled": kinds.SWITCH, "output_path": kinds.TEXT, "job_name": kinds.TEXT},
+    "csv_monitor": {"enabled": kinds.SWITCH, "output_path": kinds.TEXT, "job_name": kinds.TEXT},
+    "wandb": {"enabled": kinds.SWITCH, "group": kinds.TEXT, "team": kinds.TEXT, "project": kinds.TEXT},
+    "comet": {
+        "enabled": kinds.SWITCH,
+        "samples_log_interval": kinds.POSITIVE,
+        "project": kinds.TEXT,
+        "workspace": kinds.TEXT,
+        "api_key": kinds.TEXT,
+        "experiment_name": kinds.TEXT,
+        "experiment_key": kinds.TEXT,
+        "online": kinds.SWITCH,
+        "mode": kinds.COMET_MODE,
+    },
+    "timers": {},
+    "timers.throughput": {"enabled": kinds.SWITCH, "synchronized": kinds.SWITCH},
+    "aio": {
+        "block_size": kinds.POSITIVE,
+        "queue_depth": kinds.POSITIVE,
+        "intra_op_parallelism": kinds.POSITIVE,
+        "single_submit": kinds.SWITCH,
+        "overlap_events": kinds.SWITCH,
+    },
 }
-
-# What the keys of these blocks take: text, a share, a count (also with stage3_ before it); all others a switch.
-TYPED_BLOCKS = (
-    "zero_optimization",
-    "zero_optimization.offload_optimizer",
-    "zero_optimization.offload_param",
-    "bf16",
-    "fp16",
-    "pipeline",
-)
-TEXTS = frozenset({"device", "nvme_path"})
-SHARES = frozenset({"ratio", "cpuadam_cores_perc"})
-COUNTS = frozenset(
-    {
-        "reduce_bucket_size",
-        "allgather_bucket_size",
-        "sub_group_size",
-        "prefetch_bucket_size",
-        "param_persistence_threshold",
-        "model_persistence_threshold",
-        "max_live_parameters",
-        "max_reuse_distance",
-        "module_granularity_threshold",
-        "buffer_count",
-        "buffer_size",
-        "max_in_cpu",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,8 @@ class Refusal:
         reason: what it would do, or that DeepSpeed has removed it.
         instead: what to do, in the imperative.
         harmless: values that change nothing and are accepted. A block with ``"enabled": false`` is harmless too.
-        removed: True when DeepSpeed 0.19.8 itself stops at the mere presence of the key, whatever its value.
+        removed: True when DeepSpeed 0.19.8 itself stops at the mere presence of the key, whatever its value. Refused
+            keys never reach it, so an old JSON that has such a key turned off still runs.
     """
 
     reason: str
@@ -200,8 +198,6 @@ class Refusal:
 
     def accepts(self, value: Any) -> bool:
         """True when `value` changes nothing."""
-        if self.removed:
-            return False
         if isinstance(value, dict):
             return not value or value.get("enabled") is False
         # `1 == True` in Python, so types are compared too.
@@ -322,6 +318,7 @@ REFUSED: Mapping[str, Refusal] = {
     "expert_parallel": Refusal("there are no experts in the model", _LATER, (None,)),
     "use_data_before_expert_parallelism": Refusal("there are no experts in the model", "remove the key"),
     "weight_quantization": Refusal("it is for inference", "take it out", (None,)),
+    "aio.use_gds": Refusal("it is for offload to disks, which comes later", "remove the key"),
     "datastates_ckpt": Refusal("this writer isn't tested here", _LATER),
     "checkpoint.load_universal": Refusal("universal checkpoints come later", "remove the key"),
     "checkpoint.use_node_local_storage": Refusal("a checkpoint is one shared folder here", "remove the key"),
@@ -350,9 +347,6 @@ SCHEDULER_PARAMS: Mapping[str, tuple[str, ...]] = {
         "last_batch_iteration",
     ),
 }
-
-# "auto" is DeepSpeed's own word in these places.
-AUTO_IS_A_VALUE = frozenset({"data_types.keep_in_fp32_modules"})
 
 
 @cache

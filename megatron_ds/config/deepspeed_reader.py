@@ -17,6 +17,7 @@ from megatron_ds.config.deepspeed_keys import (
     SCHEDULER_STYLES,
     known_keys,
 )
+from megatron_ds.config.deepspeed_kinds import COUNT, POSITIVE
 from megatron_ds.config.files import ConfigFile
 from megatron_ds.config.settings import Given, did_you_mean, wrong_value
 from megatron_ds.errors import Problem, Source
@@ -161,17 +162,13 @@ def _claim_value(result: DeepSpeedFile, key: str, path: str, value: Any) -> None
         result.problems.append(wrong_value(key, value, origin, str(error)))
 
 
-def _whole_number(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def _read_scale_power(result: DeepSpeedFile, content: Mapping[str, Any]) -> None:
     key, path = "fp16.initial_scale_power", "training.initial_loss_scale"
     power = _lookup(content, key)
     if power == AUTO:
         result.autos[key] = path
-    elif _whole_number(power, 0) and power < 64:
-        _claim_value(result, key, path, 2.0**power)
+    elif COUNT.accepts(power) and power < 64:
+        _claim_value(result, key, path, 2.0 ** int(power))
     elif power is not None:
         result.problems.append(wrong_value(key, power, f"{result.label}: {key}", "a whole number from 0 to 63"))
 
@@ -202,8 +199,8 @@ def _read_optimizer_type(result: DeepSpeedFile, content: Mapping[str, Any]) -> N
 
 def _read_scheduler(result: DeepSpeedFile, content: Mapping[str, Any]) -> None:
     """The scheduler's type gives the shape of the decay; what else its parameters say has no option of its own."""
-    if _lookup(content, "scheduler") is None:
-        return
+    if not isinstance(content.get("scheduler"), Mapping):
+        return  # absent, or no object, which is reported as for every block
     kind = _lookup(content, "scheduler.type")
     if not isinstance(kind, str) or kind not in SCHEDULER_STYLES:
         result.problems.append(
@@ -263,7 +260,7 @@ def _read_accumulation(result: DeepSpeedFile, content: Mapping[str, Any]) -> Non
     steps = _lookup(content, key)
     if steps == AUTO:
         result.autos[key] = "the batch sizes"
-    elif _whole_number(steps, 1):
-        result.accumulation = Given(steps, f"{result.label}: {key}")
+    elif POSITIVE.accepts(steps):
+        result.accumulation = Given(int(steps), f"{result.label}: {key}")
     elif steps is not None:
-        result.problems.append(wrong_value(key, steps, f"{result.label}: {key}", "a whole number of at least 1"))
+        result.problems.append(wrong_value(key, steps, f"{result.label}: {key}", POSITIVE.wanted))

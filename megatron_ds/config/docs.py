@@ -24,7 +24,8 @@ is filled, and both given with different values is an error that names both plac
 with the place it came from, and stops.
 
 Flags are written with dashes or underscores, and never abbreviated. A switch such as `--bf16` has a counterpart
-`--no-bf16`, which takes it back where our block, a preset or `--config` turns it on. Of a flag that stands twice the last one counts.
+`--no-bf16`, which takes it back where our block, a preset or `--config` turns it on. Of a flag that stands twice the
+last one counts.
 """
 
 _DEEPSPEED = """\
@@ -69,8 +70,8 @@ def _lines() -> Iterator[str]:
     yield from _table(("block", "keys"), [row for row in names if row[1]])
     yield "\n## Keys that are refused\n"
     yield (
-        'Values that change nothing are accepted and taken out; a block with `"enabled": false` changes nothing either, '
-        "also where DeepSpeed 0.19.8 itself stops at its mere presence.\n"
+        'Values that change nothing are accepted and taken out, and so is a block with `"enabled": false`, also where '
+        "DeepSpeed 0.19.8 itself stops at its mere presence.\n"
     )
     yield from _table(("key", "why", "what instead", "accepted"), [_refusal_row(key) for key in REFUSED])
     yield "\n" + _ALWAYS.rstrip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 import megatron_ds
 from megatron_ds.config.settings import did_you_mean
 from megatron_ds.errors import ConfigError, Problem
+
+# Levels of objects and lists in a file. Our own deepest key has four.
+_DEEPEST = 16
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,8 @@ def read_model_preset(name: str, origin: str) -> ConfigFile:
 
 def _read(name: str, origin: str, folders: tuple[str, ...]) -> ConfigFile:
     path = Path(name)
-    if path.is_file():
+    if _is_there(path, f"{origin} {name}"):
         return ConfigFile(name, read_json(path, name))
-    if path.is_dir():
-        raise ConfigError(Problem(f"{origin} {name} is a folder; a JSON file is wanted"))
     ours = {file.stem: file for folder in folders for file in sorted((presets_folder() / folder).glob("*.json"))}
     stem = name.removesuffix(".json")
     if stem in ours:
@@ -89,6 +91,24 @@ def _read(name: str, origin: str, folders: tuple[str, ...]) -> ConfigFile:
     raise ConfigError(Problem(f"{missing}{hint}"))
 
 
+def _is_there(path: Path, label: str) -> bool:
+    """True for a file, False for nothing.
+
+    Raises:
+        ConfigError: there is a folder or a device, or the system doesn't tell.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ConfigError(Problem(f"{label} can't be read: {error.strerror}")) from None
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no regular file (a device or a pipe)"
+        raise ConfigError(Problem(f"{label} is {what}; a JSON file is wanted"))
+    return True
+
+
 class _DuplicateKeyError(ValueError):
     """A key stands twice in one JSON object."""
 
@@ -98,6 +118,29 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if twice:
         raise _DuplicateKeyError(", ".join(twice))
     return dict(pairs)
+
+
+def _text_of(path: Path, label: str) -> str:
+    text = path.read_text(encoding="utf-8")
+    if text.startswith("\ufeff"):
+        raise ConfigError(
+            Problem(
+                f"{label} begins with a byte order mark, which JSON doesn't allow", advice="save it as UTF-8 without"
+            )
+        )
+    return text
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Tells whether objects and lists nest more than `levels` deep."""
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(one, levels - 1) for one in inner)
+
+
+def _too_deep(label: str) -> ConfigError:
+    return ConfigError(Problem(f"{label} nests objects and lists more than {_DEEPEST} deep, which no option needs"))
 
 
 def read_json(path: Path, label: str) -> dict[str, Any]:
@@ -114,15 +157,27 @@ def read_json(path: Path, label: str) -> dict[str, Any]:
         ConfigError: the file can't be read, is no JSON, is no object, or gives a key twice.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique)
+        content = json.loads(_text_of(path, label), object_pairs_hook=_unique)
     except _DuplicateKeyError as error:
         raise ConfigError(Problem(f"{label}: a key is given twice: {error}", advice="keep one of them")) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            Problem(f"{label} is not UTF-8 text: byte {error.start} can't be read", advice="save the file as UTF-8")
+        ) from None
     except json.JSONDecodeError as error:
         raise ConfigError(
             Problem(f"{label} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}")
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(Problem(f"{label} can't be read: {error}")) from None
+    except OSError as error:
+        raise ConfigError(Problem(f"{label} can't be read: {error.strerror}")) from None
+    except ValueError:
+        raise ConfigError(
+            Problem(f"{label} has a number with thousands of digits, which no option takes", advice="shorten it")
+        ) from None
+    except RecursionError:
+        raise _too_deep(label) from None
+    if _is_deeper(content, _DEEPEST):
+        raise _too_deep(label)
     if not isinstance(content, dict):
         raise ConfigError(Problem(f"{label}: the outermost value is an object {{…}}, not {type(content).__name__}"))
     return content

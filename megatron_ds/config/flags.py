@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from megatron_ds.config.catalog import Option, all_options, convert_text
+from megatron_ds.config.catalog import Option, all_options, check_text, convert_text
 from megatron_ds.config.settings import Given, did_you_mean, wrong_value
 from megatron_ds.errors import Problem, Source
 
@@ -24,6 +24,9 @@ SWITCHES = {
     "--print-config": "Prints every value with its origin and the final DeepSpeed JSON, then stops.",
     "--help": "Prints this text and stops.",
 }
+
+# Words that people write after a switch, and what they mean by them.
+_YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
 @dataclass
@@ -81,8 +84,22 @@ def parse_command_line(argv: Sequence[str]) -> CommandLine:
         values = [value] if has_value else []
         while not has_value and words and not _is_flag(words[0]) and len(values) < _room(flag):
             values.append(words.pop(0))
+        if not has_value and words and words[0].lower() in _YES_OR_NO and _is_switch(flag):
+            line.problems.append(_word_after_switch(flag, words.pop(0)))
         _take(line, flag, values)
     return line
+
+
+def _is_switch(flag: str) -> bool:
+    option = _flags().get(flag) or _flags().get(flag.replace("--no-", "--", 1))
+    return flag in SWITCHES or (option is not None and option.kind == "bool")
+
+
+def _word_after_switch(flag: str, word: str) -> Problem:
+    ways = f"{flag} or {flag}=true" if _YES_OR_NO[word.lower()] else f"{flag}=false, or leave {flag} out"
+    if flag in SWITCHES:
+        ways = f"{flag} alone, or leave it out"
+    return Problem(f"{flag} is a switch and takes no word after it, found {word!r}", advice=f"write {ways}")
 
 
 def _room(flag: str) -> float:
@@ -107,7 +124,7 @@ def _take(line: CommandLine, flag: str, values: list[str]) -> None:
     elif negated is not None and negated.kind == "bool":
         _take_switch(line, flag, negated, values, meaning=False)
     elif flag in TEXT_FLAGS and values:
-        line.texts[flag] = values[0]
+        _take_text(line, flag, values[0])
     elif flag in TEXT_FLAGS:
         line.problems.append(Problem(f"{flag} needs a value"))
     elif flag in SWITCHES and not values:
@@ -119,10 +136,20 @@ def _take(line: CommandLine, flag: str, values: list[str]) -> None:
         line.problems.append(Problem(f"unknown option {flag}{did_you_mean(flag, known)}"))
 
 
+def _take_text(line: CommandLine, flag: str, text: str) -> None:
+    try:
+        check_text(text)
+    except ValueError as error:
+        line.problems.append(wrong_value(flag, text, flag, str(error)))
+    else:
+        line.texts[flag] = text
+
+
 def _take_switch(line: CommandLine, flag: str, option: Option, values: list[str], *, meaning: bool) -> None:
     words = {"true": meaning, "false": not meaning}
     if values and values[0].lower() not in words:
-        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}"))
+        ways = f"write {flag}, {flag}=true or {flag}=false"
+        line.problems.append(Problem(f"{flag} takes no value but true and false, found {values[0]!r}", advice=ways))
         return
     line.options[option.path] = Given(words[values[0].lower()] if values else meaning, flag)
 
@@ -136,7 +163,8 @@ def _take_option(line: CommandLine, flag: str, option: Option, values: list[str]
         value = convert_text(option, values if option.kind == "list" else values[0])
     except ValueError as error:
         line.failed.add(option.path)
-        line.problems.append(wrong_value(option.name, values[0], flag, str(error)))
+        given = values[0] if len(values) == 1 else values
+        line.problems.append(wrong_value(option.name, given, flag, str(error)))
         return
     line.options[option.path] = Given(value, flag)
 

@@ -8,16 +8,17 @@ from typing import Any
 
 from megatron_ds.config.accelerator import accelerator_is_cpu
 from megatron_ds.config.block_reader import Block, block_of_config_file, read_block, read_preset
-from megatron_ds.config.blocks import RunConfig, default_zero_stage
-from megatron_ds.config.catalog import all_options, block_classes
+from megatron_ds.config.blocks import MOST_RANKS, RunConfig, default_zero_stage
+from megatron_ds.config.catalog import all_options, block_classes, convert_json
 from megatron_ds.config.deepspeed_final import deepspeed_config
 from megatron_ds.config.deepspeed_reader import DeepSpeedFile, read_deepspeed_keys
 from megatron_ds.config.files import read_block_file, read_deepspeed_config
 from megatron_ds.config.flags import CommandLine, help_text, no_pipeline_problem, parse_command_line
+from megatron_ds.config.idle import idle_notes
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.passed_checks import passed_problems
 from megatron_ds.config.rules import broken_rules, fp16_on_cpu
-from megatron_ds.config.settings import Given, Settings
+from megatron_ds.config.settings import Given, Settings, shortened, wrong_value
 from megatron_ds.errors import ConfigError, Problem, Source
 
 
@@ -31,7 +32,8 @@ class ResolvedRun:
         origins: where each option's value came from, by path: ``--lr``, ``my_ds.json: megatron_ds.optimizer.lr``,
             ``my_ds.json: optimizer.params.lr``, ``preset gpt2_125m``, ``default`` or ``derived: …``.
         print_config: True when the run is to be printed, not started.
-        notes: what the user should know: files that were taken by name, and what filled each ``"auto"``.
+        notes: what the user should know: files that were taken by name, what filled each ``"auto"``, and options that
+            have no effect.
     """
 
     run: RunConfig
@@ -61,6 +63,14 @@ class _Sources:
     preset: dict[str, Given] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def options(self) -> dict[str, Given]:
+        """What blocks and flags say, by path; later sources stand over earlier ones."""
+        options: dict[str, Given] = {}
+        for block in self.blocks:
+            options |= block.options
+        return options | self.line.options
 
     @property
     def failed(self) -> set[str]:
@@ -123,7 +133,8 @@ def collect(
     run = _build(settings)
     origins = {path: settings.origin(path) for path in all_options()}
     final = {} if problems else deepspeed_config(run, sources.file.passed)
-    notes = (*sources.notes, *sources.file.notes, *_auto_notes(sources.file, run, final, origins))
+    autos = _auto_notes(sources.file, run, final, origins)
+    notes = (*sources.notes, *sources.file.notes, *autos, *idle_notes(sources.options, settings))
     return ResolvedRun(run, final, origins, "--print-config" in line.switches, notes), problems
 
 
@@ -169,15 +180,17 @@ def _read_preset(sources: _Sources) -> None:
 
 def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, list[Problem]]:
     """Puts all values together in their order, fills what follows from others, and checks the rules."""
-    given = dict(sources.preset)
-    for block in sources.blocks:
-        given |= block.options
-    given |= sources.line.options
-    given, problems = merge_claims(given, sources.file)
+    given, problems = merge_claims({**sources.preset, **sources.options}, sources.file)
     world_size, world_problems = _world_size(environ)
     settings = Settings(given, world_size)
     filled, batch_problems = merge_batch_sizes(settings, sources.file.accumulation)
-    settings = settings.with_given(filled)
+    for path, derived in filled.items():
+        try:
+            settings = settings.with_given(
+                {path: Given(convert_json(all_options()[path], derived.value), derived.origin)}
+            )
+        except ValueError as error:
+            batch_problems.append(wrong_value(all_options()[path].name, derived.value, derived.origin, str(error)))
     if sources.file.accumulation is not None and "training.global_batch_size" in settings:
         sources.file.failed.add("training.micro_batch_size")  # not missing: it follows, or can't, which is reported
     problems = [*world_problems, *problems, *batch_problems, *broken_rules(settings)]
@@ -197,10 +210,12 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
 
 def _world_size(environ: Mapping[str, str]) -> tuple[int, list[Problem]]:
     text = environ.get("WORLD_SIZE", "1")
-    if text.isdecimal() and int(text) > 0:
+    # The length goes first: Python refuses to read numbers of thousands of digits.
+    if text.isdecimal() and len(text) <= len(str(MOST_RANKS)) and 0 < int(text) <= MOST_RANKS:
         return int(text), []
-    source = Source("WORLD_SIZE", text, "the environment")
-    return 1, [Problem("the number of processes is a whole number of at least 1", (source,), "see to the launcher")]
+    source = Source("WORLD_SIZE", shortened(text), "the environment")
+    message = f"the number of processes is a whole number from 1 to {MOST_RANKS}"
+    return 1, [Problem(message, (source,), "see to the launcher")]
 
 
 def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:

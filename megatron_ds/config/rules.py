@@ -160,18 +160,22 @@ def one_warmup(settings: Settings) -> Iterator[Problem]:
 
 
 def warmup_ends_before_decay(settings: Settings) -> Iterator[Problem]:
-    """The decay begins where warm-up ends."""
+    """The decay begins where warm-up ends; without a decay of its own length, that is the whole run.
+
+    --lr-decay-iters says how long the schedule is, so that a run may stop earlier, even within the warm-up.
+    """
     warmup = settings.value("optimizer.lr_warmup_iters")
-    given = settings.value("optimizer.lr_decay_iters")
-    path = "optimizer.lr_decay_iters" if given is not None else "training.train_iters"
+    decays = settings.value("optimizer.lr_decay_style") != "constant"
+    given = decays and settings.value("optimizer.lr_decay_iters") is not None
+    path = "optimizer.lr_decay_iters" if given else "training.train_iters"
     end = settings.value(path)
-    if settings.value("optimizer.lr_decay_style") == "constant" and given is None:
-        return
     if end and warmup > end:
+        what = "decay, which ends" if decays else "run, which ends"
+        later = "--lr-decay-iters" if decays else "--train-iters"
         yield Problem(
-            f"warm-up of {warmup} steps is longer than the decay, which ends at step {end}",
+            f"warm-up of {warmup} steps is longer than the {what} at step {end}",
             settings.sources("optimizer.lr_warmup_iters", path),
-            f"warm up for at most {end} steps, or give a later --lr-decay-iters",
+            f"warm up for at most {end} steps, or give a later {later}",
         )
 
 

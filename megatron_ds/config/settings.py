@@ -12,6 +12,9 @@ from megatron_ds.errors import Problem, Source
 
 DEFAULT_ORIGIN = "default"
 
+# Characters of a value that a message shows at most.
+_LONGEST = 100
+
 
 @dataclass(frozen=True)
 class Given:
@@ -103,4 +106,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def wrong_value(name: str, value: Any, origin: str, wanted: str) -> Problem:
     """The problem of a value that has the wrong type or is out of range."""
-    return Problem(f"{name} is {wanted}, not {value!r}", (Source(name, str(value), origin),))
+    return Problem(f"{name} is {wanted}, not {shortened(repr(value))}", (Source(name, shortened(str(value)), origin),))
+
+
+def shortened(text: str) -> str:
+    """`text` as it is if it is short, else its beginning and its length, so that a message stays one line."""
+    text = printable(text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 20]}… ({len(text)} characters)"
+
+
+def printable(text: str) -> str:
+    """`text` without what a terminal or a UTF-8 file can't show: lone surrogates become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -134,6 +134,11 @@ def test_batch_sizes_any_two_give_the_third_by_replicas(tmp_path, content, micro
     ) == expected
 
 
+def test_gradient_accumulation_written_as_a_float_is_a_whole_number(tmp_path):
+    final = resolved(with_json(tmp_path, {"gradient_accumulation_steps": 2.0})).deepspeed
+    assert (final["gradient_accumulation_steps"], final["train_batch_size"]) == (2, 2)
+
+
 def test_batch_sizes_counted_by_processes_show_product_and_sources(tmp_path):
     content = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}
     text = only_problem(with_json(tmp_path, content, *LAYOUT, micro_batch_size=None), 8)
@@ -243,8 +248,14 @@ REMOVED = [
 
 
 @pytest.mark.parametrize("key", REMOVED)
-@pytest.mark.parametrize("value", [{"enabled": False}, {"enabled": True}, False])
-def test_deepspeed_key_that_was_removed_is_refused_whatever_its_value(tmp_path, key, value):
+@pytest.mark.parametrize("value", [{"enabled": False}, {}, False])
+def test_deepspeed_key_that_was_removed_is_taken_out_where_it_is_turned_off(tmp_path, key, value):
+    assert key not in resolved(with_json(tmp_path, {key: value})).deepspeed
+
+
+@pytest.mark.parametrize("key", REMOVED)
+@pytest.mark.parametrize("value", [{"enabled": True}, {"x": 1}, True])
+def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_path, key, value):
     text = only_problem(with_json(tmp_path, {key: value}))
     assert f"{key} is refused: DeepSpeed 0.19.8 has removed" in text and "remove the key" in text
 
@@ -284,11 +295,39 @@ def test_deepspeed_key_that_was_removed_is_refused_whatever_its_value(tmp_path, 
         ({"optimizer": {"params": {"betas": 0.9}}}, "a list of two numbers"),
         ({"optimizer": {"params": {"betas": [0.9, 2]}}}, "less than 1"),
         ({"gradient_clipping": "1.0"}, "clip"),
-        ({"zero_optimization": {"reduce_bucket_size": "big"}}, "reduce_bucket_size is a whole number, not 'big'"),
-        ({"zero_optimization": {"stage3_max_live_parameters": 1.5}}, "is a whole number, not 1.5"),
+        (
+            {"zero_optimization": {"reduce_bucket_size": "big"}},
+            "reduce_bucket_size is a whole number of at least 1, not 'big'",
+        ),
+        ({"zero_optimization": {"stage3_max_live_parameters": 1.5}}, "is a whole number of at least 0, not 1.5"),
         ({"zero_optimization": {"overlap_comm": 1}}, "overlap_comm is true or false, not 1"),
         ({"zero_optimization": {"stage": 3, "offload_optimizer": {"ratio": 2}}}, "a number from 0 to 1, not 2"),
         ({"bf16": {"check_grad_overflow": "no"}}, "check_grad_overflow is true or false"),
+        ({"steps_per_print": "x"}, "a whole number of at least 1, not 'x'"),
+        ({"steps_per_print": 0}, "a whole number of at least 1, not 0"),
+        ({"steps_per_print": -1}, "a whole number of at least 1, not -1"),
+        ({"steps_per_print": float("nan")}, "a whole number of at least 1, not nan"),
+        ({"log_level": "x"}, "log_level is one of debug, info, warning, error, critical, not 'x'"),
+        ({"log_level": 3}, "log_level is one of"),
+        ({"flops_profiler": {"profile_step": "x"}}, "flops_profiler.profile_step is a whole number"),
+        ({"comms_logger": {"enabled": "x"}}, "comms_logger.enabled is true or false"),
+        ({"timers": {"throughput": {"enabled": 3}}}, "timers.throughput.enabled is true or false"),
+        ({"checkpoint": {"tag_validation": "Foo"}}, "tag_validation is one of Ignore, Warn, Fail, not 'Foo'"),
+        ({"wall_clock_breakdown": "x"}, "wall_clock_breakdown is true or false"),
+        ({"vocabulary_size": "x"}, "vocabulary_size is a whole number"),
+        ({"aio": {"block_size": "x"}}, "aio.block_size is a whole number"),
+        ({"data_types": {"keep_in_fp32_modules": 3}}, 'is "auto" or a list of names, not 3'),
+        ({"zero_optimization": {"leaf_module": {"classes": 3}}}, "classes is a name or a list of names, not 3"),
+        ({"activation_checkpointing": {"number_checkpoints": "x"}}, "number_checkpoints is a whole number"),
+        ({"zero_optimization": {"reduce_bucket_size": 10**400}}, "reduce_bucket_size is a whole number"),
+        ({"gradient_clipping": 10**400}, "gradient_clipping is a number"),
+        ({"gradient_accumulation_steps": 10**12}, "global_batch_size is a number less than or equal to 1000000000"),
+        ({"gradient_accumulation_steps": 2.5}, "gradient_accumulation_steps is a whole number of at least 1, not 2.5"),
+        ({"zero_optimization": {"overlap_comm": "auto"}}, "write true or false, or remove the key"),
+        ({"zero_optimization": {"stage": 3, "sub_group_size": "auto"}}, "write a whole number of at least 0, or"),
+        ({"scheduler": []}, "scheduler is an object {…}, not []"),
+        ({"data_types": {"grad_accum_dtype": 3}}, "grad_accum_dtype is one of bf16, fp16, fp32, not 3"),
+        ({"zero_optimization": {"offload_param": {"device": 3}}}, "offload_param.device is text, not 3"),
     ],
 )
 def test_deepspeed_key_that_fights_with_us_is_refused_with_the_way_out(tmp_path, content, part):

@@ -56,10 +56,30 @@ def test_flag_in_each_spelling_sets_its_option(argv, path, value):
         (["--lr", "-1"], ["greater than or equal to 0"]),
         (["--lr-decay-style", "cosin"], ["one of constant, linear, cosine"]),
         (["--zero-stage", "4"], ["one of 0, 1, 2, 3"]),
-        (["--bf16", "yes"], ["unexpected argument 'yes'"]),
-        (["--bf16=yes"], ["--bf16 takes no value"]),
+        (["--bf16", "true"], ["--bf16 is a switch and takes no word after it, found 'true'", "--bf16=true"]),
+        (["--bf16", "False"], ["takes no word after it, found 'False'", "write --bf16=false, or leave --bf16 out"]),
+        (["--no-bf16", "1"], ["--no-bf16 is a switch", "write --no-bf16 or --no-bf16=true"]),
+        (["--deepspeed", "true"], ["--deepspeed is a switch", "write --deepspeed alone"]),
+        (["--bf16", "stray"], ["unexpected argument 'stray'"]),
+        (["--bf16=yes"], ["--bf16 takes no value but true and false", "--bf16=true or --bf16=false"]),
         (["--deepspeed=1"], ["--deepspeed takes no value"]),
         (["--config"], ["--config needs a value"]),
+        (["--config="], ["--config is text that isn't empty"]),
+        (["--deepspeed_config", ""], ["--deepspeed-config is text that isn't empty"]),
+        (["--model-preset", " "], ["--model-preset is text that isn't empty"]),
+        (["--save="], ["save is text that isn't empty (leave the option out instead), not ''"]),
+        (["--load", ""], ["load is text that isn't empty"]),
+        (["--data-path", "a", ""], ["data_path is text that isn't empty", "['a', '']"]),
+        (["--save", "x" * 256], ["at most 4095 bytes, and 255 between two slashes", "characters)"]),
+        (["--save", "x/" * 2048], ["at most 4095 bytes"]),
+        (["--save", "a\0b"], ["text without null characters"]),
+        (["--save", "\udcff"], ["text in UTF-8"]),
+        (["--train-iters", "1000000001"], ["less than or equal to 1000000000"]),
+        (["--train-iters", "9" * 5000], ["train_iters is a whole number"]),
+        (["--vocab-size", "2147483648"], ["less than or equal to 2147483647"]),
+        (["--hidden-size", "1e300"], ["less than or equal to 10000000"]),
+        (["--distributed-timeout-minutes", "0.01"], ["greater than or equal to 0.1"]),
+        (["--distributed-timeout-minutes", "1e6"], ["less than or equal to 100000"]),
         (["stray"], ["unexpected argument 'stray'"]),
     ],
 )
@@ -105,6 +125,13 @@ def test_help_on_other_ranks_prints_nothing(capsys):
 
 def test_help_text_groups_by_block():
     assert "optimizer options" in help_text("x")
+
+
+def test_numbers_of_all_options_have_bounds_on_both_sides():
+    for option in all_options().values():
+        if option.kind in ("int", "float") and not option.choices:
+            bounds = {type(one).__name__ for one in option.field.metadata}
+            assert bounds & {"Ge", "Gt"} and bounds & {"Le", "Lt"}, option.path
 
 
 def test_flags_of_all_options_are_different():

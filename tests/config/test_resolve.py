@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +62,12 @@ def test_model_preset_misspelt_names_the_nearest():
         (block(training={"seed": True}), ["seed is a whole number, not True"]),
         (block(training={"bf16": 1}), ["bf16 is true or false, not 1"]),
         (block(parallel={"zero_stage": True}), ["one of 0, 1, 2, 3, not True"]),
+        (block(checkpoint={"save": ""}), ["save is text that isn't empty", "megatron_ds.checkpoint.save"]),
+        (block(data={"data_path": ["a", ""]}), ["data_path is text that isn't empty"]),
+        (block(model=""), ["preset is text that isn't empty"]),
+        (block(model={"preset": ""}), ["preset is text that isn't empty"]),
+        (block(checkpoint={"save": "\ud800"}), ["save is text in UTF-8"]),
+        (block(optimizer={"clip_grad": 10**400}), ["clip_grad is a number"]),
         (block(training=[1]), ["megatron_ds.training is an object"]),
         ({"megatron_ds": 3}, ["megatron_ds is an object"]),
     ],
@@ -86,13 +94,54 @@ def test_block_with_one_data_path_takes_text(tmp_path):
         ('{"a": 1,}', "is not valid JSON"),
         ('{"bf16": {"enabled": true}, "bf16": {}}', "a key is given twice: bf16"),
         ("[1]", "the outermost value is an object"),
+        ('{"steps_per_print": ' + "1" * 5000 + "}", "a number with thousands of digits"),
+        ('{"x": ' + "[" * 100_000 + "]" * 100_000 + "}", "more than 16 deep"),
+        ('{"x": ' + "[" * 17 + "]" * 17 + "}", "more than 16 deep"),
+        ("\ufeff{}", "begins with a byte order mark"),
+        ("", "is not valid JSON"),
     ],
+    ids=["comma", "twice", "list", "digits", "deepest", "deep", "mark", "empty"],
 )
 def test_file_that_is_broken_gives_one_problem_with_its_name(tmp_path, text, part):
     file = tmp_path / "broken.json"
     file.write_text(text)
     message = only_problem(words("--deepspeed_config", str(file)))
     assert part in message and str(file) in message
+
+
+def test_file_that_is_no_text_gives_one_problem(tmp_path):
+    file = tmp_path / "utf16.json"
+    file.write_bytes("{}".encode("utf-16"))
+    assert "is not UTF-8 text" in only_problem(words("--config", str(file)))
+
+
+@pytest.mark.parametrize("method", ["read_text", "stat"])
+def test_file_that_the_system_refuses_gives_one_problem(tmp_path, monkeypatch, method):
+    file = write_json(tmp_path / "secret.json", {})
+
+    def refuse(*_args, **_options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, method, refuse)  # not by its mode: tests may run as root, who may read everything
+    text = only_problem(words("--deepspeed_config", file))
+    monkeypatch.undo()
+    assert "secret.json can't be read: Permission denied" in text
+
+
+@pytest.mark.parametrize("flag", ["--deepspeed_config", "--config", "--model-preset"])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        (os.devnull, "no regular file"),
+        ("x" * 300, "between two slashes"),
+        ("x/" * 3000, "at most 4095 bytes"),
+        ("a\0b", "null characters"),
+        (f"{__file__}/x.json", "there is no such file"),
+    ],
+    ids=["device", "long_name", "long_path", "null", "below_a_file"],
+)
+def test_file_name_that_no_file_can_have_gives_one_problem(flag, name, part):
+    assert part in only_problem(words(flag, name))
 
 
 def test_file_that_is_missing_or_a_folder_is_named(tmp_path):
@@ -147,7 +196,7 @@ def test_resolve_with_problems_raises_config_error_with_exit_code_2():
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("size", ["0", "four", "-1"])
+@pytest.mark.parametrize("size", ["0", "four", "-1", "1000001", "9" * 5000])
 def test_world_size_that_is_no_number_is_reported(size):
     assert "the number of processes" in only_problem(words(), WORLD_SIZE=size)
 

@@ -1,0 +1,91 @@
+"""Options that are given and have no effect in this run: nothing is wrong, but the user may think that they count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from megatron_ds.config.catalog import all_options
+from megatron_ds.config.settings import Given, Settings
+
+
+@dataclass(frozen=True)
+class _Idle:
+    """Options that have no effect under a condition.
+
+    Attributes:
+        paths: the options.
+        applies: tells from the values in force whether they have no effect.
+        why: the condition, as the end of a sentence.
+    """
+
+    paths: tuple[str, ...]
+    applies: Callable[[Settings], bool]
+    why: str
+
+
+_DYNAMIC_SCALE = tuple(
+    f"training.{name}" for name in ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
+)
+# The one tokenizer type that reads each of these.
+_READER: Mapping[str, str] = {
+    "data.tokenizer_name_or_path": "HFTokenizer",
+    "data.vocab_file": "GPT2BPETokenizer",
+    "data.merge_file": "GPT2BPETokenizer",
+    "data.tokenizer_model": "SentencePieceTokenizer",
+}
+
+
+def _is_constant(settings: Settings) -> bool:
+    return bool(settings.value("optimizer.lr_decay_style") == "constant")
+
+
+def _is_other_tokenizer(reader: str) -> Callable[[Settings], bool]:
+    # Without a type the run is refused later, for that.
+    return lambda settings: settings.value("data.tokenizer_type") not in (None, reader)
+
+
+_TABLE: tuple[_Idle, ...] = (
+    _Idle(("training.loss_scale", *_DYNAMIC_SCALE), lambda s: not s.value("training.fp16"), "without fp16"),
+    _Idle(
+        _DYNAMIC_SCALE,
+        lambda s: bool(s.value("training.fp16") and s.value("training.loss_scale")),
+        "with a fixed loss_scale",
+    ),
+    _Idle(("optimizer.min_lr",), _is_constant, "with lr_decay_style constant"),
+    _Idle(
+        ("optimizer.lr_decay_iters",),
+        # A share of warm-up is a share of the decay's steps, whatever its shape.
+        lambda s: _is_constant(s) and s.value("optimizer.lr_warmup_fraction") is None,
+        "with lr_decay_style constant",
+    ),
+    _Idle(
+        ("parallel.pp_partition_method",),
+        lambda s: bool(s.value("parallel.pipeline_model_parallel_size") == 1),
+        "with a pipeline of one stage",
+    ),
+    _Idle(("logging.wandb_exp_name",), lambda s: s.value("logging.wandb_project") is None, "without wandb_project"),
+    _Idle(("training.eval_interval",), lambda s: s.value("training.eval_iters") == 0, "with eval_iters 0"),
+    *(
+        _Idle((path,), _is_other_tokenizer(reader), f"with this tokenizer_type: only {reader} reads it")
+        for path, reader in _READER.items()
+    ),
+)
+
+
+def idle_notes(given: Mapping[str, Given], settings: Settings) -> Iterator[str]:
+    """One line for each option that somebody gave and that has no effect.
+
+    Args:
+        given: what flags and blocks say, by path; DeepSpeed's keys are not in it, as shared JSONs have many of them.
+        settings: the values in force.
+
+    Yields:
+        Lines such as ``--min-lr has no effect with lr_decay_style constant``. A value that is the default anyway, as
+        in a run_config.json, is passed over.
+    """
+    for idle in _TABLE:
+        if idle.applies(settings):
+            for path in idle.paths:
+                if path in given and given[path].value != all_options()[path].default:
+                    yield f"{given[path].origin} has no effect {idle.why}"

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from megatron_ds.config import resolve, write_resolved
+from tests.config.helpers import resolved, words, write_json
+
+CONSTANT = ["--lr-decay-style", "constant"]
+
+
+def idle(argv, device="cpu", world_size=1):
+    environ = {"DS_ACCELERATOR": device, "WORLD_SIZE": str(world_size)}
+    return [note for note in resolve(argv, environ, "x").notes if "has no effect" in note]
+
+
+@pytest.mark.parametrize(
+    ("extra", "note"),
+    [
+        (["--min-lr", "1e-4", *CONSTANT], "--min-lr has no effect with lr_decay_style constant"),
+        (["--lr-decay-iters", "9", *CONSTANT], "--lr-decay-iters has no effect with lr_decay_style constant"),
+        (["--loss-scale", "8"], "--loss-scale has no effect without fp16"),
+        (["--initial-loss-scale", "8"], "--initial-loss-scale has no effect without fp16"),
+        (["--min-loss-scale", "2"], "--min-loss-scale has no effect without fp16"),
+        (["--loss-scale-window", "8", "--bf16"], "--loss-scale-window has no effect without fp16"),
+        (["--hysteresis", "8"], "--hysteresis has no effect without fp16"),
+        (["--pp-partition-method", "uniform"], "--pp-partition-method has no effect with a pipeline of one stage"),
+        (["--wandb-exp-name", "x"], "--wandb-exp-name has no effect without wandb_project"),
+        (["--eval-interval", "5", "--eval-iters", "0"], "--eval-interval has no effect with eval_iters 0"),
+        (
+            ["--tokenizer-type", "ByteTokenizer", "--vocab-file", "x"],
+            "--vocab-file has no effect with this tokenizer_type: only GPT2BPETokenizer reads it",
+        ),
+        (
+            ["--tokenizer-type", "GPT2BPETokenizer", "--tokenizer-model", "x"],
+            "--tokenizer-model has no effect with this tokenizer_type: only SentencePieceTokenizer reads it",
+        ),
+    ],
+)
+def test_option_given_without_effect_has_one_note(extra, note):
+    assert idle(words(*extra)) == [note]
+
+
+def test_dynamic_loss_scale_beside_a_fixed_one_has_one_note():
+    argv = words("--fp16", "--loss-scale", "8", "--hysteresis", "4")
+    assert idle(argv, "cuda") == ["--hysteresis has no effect with a fixed loss_scale"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "device", "world_size"),
+    [
+        (["--min-lr", "1e-4"], "cpu", 1),
+        (["--lr-decay-iters", "9", "--lr-warmup-fraction", "0.1", *CONSTANT], "cpu", 1),
+        (["--fp16", "--hysteresis", "4"], "cuda", 1),
+        (["--pp-partition-method", "uniform", "--pipeline-model-parallel-size", "2"], "cpu", 2),
+        (["--wandb-exp-name", "x", "--wandb-project", "y"], "cpu", 1),
+        (["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "x", "--merge-file", "y"], "cpu", 1),
+        (["--vocab-file", "x"], "cpu", 1),
+    ],
+)
+def test_option_with_an_effect_has_no_note(extra, device, world_size):
+    assert idle(words(*extra), device, world_size) == []
+
+
+def test_block_option_without_effect_is_noted_and_a_deepspeed_key_is_not(tmp_path):
+    content = {"fp16": {"hysteresis": 4}, "megatron_ds": {"optimizer": {"min_lr": 1e-4}}}
+    file = write_json(tmp_path / "run.json", content)
+    assert idle(words("--deepspeed_config", file, *CONSTANT)) == [
+        f"{file}: megatron_ds.optimizer.min_lr has no effect with lr_decay_style constant"
+    ]
+
+
+def test_written_run_given_back_has_no_notes(tmp_path):
+    write_resolved(resolved(words()), tmp_path)
+    assert idle(["--config", str(tmp_path / "run_config.json")]) == []
