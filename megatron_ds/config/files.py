@@ -139,6 +139,15 @@ def _is_deeper(value: Any, levels: int) -> bool:
     return levels == 0 or any(_is_deeper(one, levels - 1) for one in inner)
 
 
+def _has_half_characters(content: Any) -> bool:
+    r"""Tells whether a text or a key has a lone surrogate, which ``\ud83d`` can spell and no output can write."""
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def _too_deep(label: str) -> ConfigError:
     return ConfigError(Problem(f"{label} nests objects and lists more than {_DEEPEST} deep, which no option needs"))
 
@@ -178,6 +187,8 @@ def read_json(path: Path, label: str) -> dict[str, Any]:
         raise _too_deep(label) from None
     if _is_deeper(content, _DEEPEST):
         raise _too_deep(label)
+    if _has_half_characters(content):
+        raise ConfigError(Problem(f"{label} has half of a character, as \\ud83d is: such halves only come in pairs"))
     if not isinstance(content, dict):
         raise ConfigError(Problem(f"{label}: the outermost value is an object {{…}}, not {type(content).__name__}"))
     return content

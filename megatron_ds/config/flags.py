@@ -81,13 +81,22 @@ def parse_command_line(argv: Sequence[str]) -> CommandLine:
             continue
         flag, has_value, value = word.partition("=")
         flag = "--help" if flag == "-h" else flag.replace("_", "-")
-        values = [value] if has_value else []
-        while not has_value and words and not _is_flag(words[0]) and len(values) < _room(flag):
-            values.append(words.pop(0))
-        if not has_value and words and words[0].lower() in _YES_OR_NO and _is_switch(flag):
-            line.problems.append(_word_after_switch(flag, words.pop(0)))
+        values = [value] if has_value else _words_after(line, flag, words)
         _take(line, flag, values)
     return line
+
+
+def _words_after(line: CommandLine, flag: str, words: list[str]) -> list[str]:
+    """Takes the words that belong to `flag` off the front of `words`."""
+    values: list[str] = []
+    while words and not _is_flag(words[0]) and len(values) < _room(flag):
+        values.append(words.pop(0))
+    if _is_switch(flag) and words and words[0].lower() in _YES_OR_NO:
+        line.problems.append(_word_after_switch(flag, words[0]))
+        meant = _YES_OR_NO[words.pop(0).lower()]
+        # Taken as it was meant, so that no other problem follows from this one.
+        values += [] if flag in SWITCHES else ["true" if meant else "false"]
+    return values
 
 
 def _is_switch(flag: str) -> bool:

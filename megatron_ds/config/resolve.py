@@ -184,16 +184,10 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
     world_size, world_problems = _world_size(environ)
     settings = Settings(given, world_size)
     filled, batch_problems = merge_batch_sizes(settings, sources.file.accumulation)
-    for path, derived in filled.items():
-        try:
-            settings = settings.with_given(
-                {path: Given(convert_json(all_options()[path], derived.value), derived.origin)}
-            )
-        except ValueError as error:
-            batch_problems.append(wrong_value(all_options()[path].name, derived.value, derived.origin, str(error)))
+    settings, range_problems = _with_derived(settings, filled)
     if sources.file.accumulation is not None and "training.global_batch_size" in settings:
         sources.file.failed.add("training.micro_batch_size")  # not missing: it follows, or can't, which is reported
-    problems = [*world_problems, *problems, *batch_problems, *broken_rules(settings)]
+    problems = [*world_problems, *problems, *batch_problems, *range_problems, *broken_rules(settings)]
     if settings.value("training.fp16") and accelerator_is_cpu(environ):
         problems.append(fp16_on_cpu(settings))
     pp_path = "parallel.pipeline_model_parallel_size"
@@ -205,6 +199,20 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
             "derived: 0 for fp32 without a pipeline, else 1",
         )
         settings = settings.with_given({"parallel.zero_stage": stage})
+    return settings, problems
+
+
+def _with_derived(settings: Settings, derived: Mapping[str, Given]) -> tuple[Settings, list[Problem]]:
+    """Adds values that follow from others: products that may be out of range where their factors are not."""
+    problems = []
+    for path, given in derived.items():
+        option = all_options()[path]
+        try:
+            convert_json(option, given.value)
+        except ValueError as error:
+            problems.append(wrong_value(option.name, given.value, given.origin, str(error)))
+        else:
+            settings = settings.with_given({path: given})
     return settings, problems
 
 

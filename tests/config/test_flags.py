@@ -89,6 +89,10 @@ def test_flag_with_a_mistake_gives_one_problem(argv, parts):
         assert part in str(problem)
 
 
+def test_word_after_a_switch_is_one_problem_even_where_another_rule_waits():
+    assert "takes no word after it" in only_problem(words("--bf16", "false", "--zero-stage", "0"))
+
+
 def test_flags_with_several_mistakes_report_all():
     assert len(parse_command_line(["--x", "1", "--num-layers", "a", "b", "--lr", "c"]).problems) == 4
 
