@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -18,7 +19,7 @@ from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ModelParallelUnit
 
 
-class DeepSpeedEngineBase:
+class DeepSpeedEngineBase(ABC):
     """Base of `ZeroTrainEngine` and `PipelineTrainEngine`.
 
     Args:
@@ -50,13 +51,13 @@ class DeepSpeedEngineBase:
         """The ZeRO stage in force."""
         return int(self.deepspeed_engine.zero_optimization_stage())
 
+    @abstractmethod
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Canonical names and parameters of this rank."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run_step(self, batches: Sequence[Batch]) -> Tensor:
         """Forward, backward and update; returns the global batch's loss."""
-        raise NotImplementedError
 
     def train_step(self, batches: Sequence[Batch]) -> StepResult:
         """Runs one optimizer step over this rank's micro-batches of one global batch."""
