@@ -59,12 +59,17 @@ def _wrong_numbers(environ: Mapping[str, str]) -> Iterator[Problem]:
     limits = {"RANK": processes, "LOCAL_RANK": processes, "MASTER_PORT": "65536"}
     for name, limit in limits.items():
         value = environ.get(name, "0")
-        if not value.isdecimal() or (limit.isdecimal() and int(value) >= max(1, int(limit))):
+        if not _is_number(value) or (_is_number(limit) and int(value) >= max(1, int(limit))):
             yield Problem(
                 f"{name} is a whole number below {limit}",
                 (Source(name, value, "the environment"), Source("WORLD_SIZE", processes, "the environment")),
                 "start with deepspeed or torchrun, which set it right",
             )
+
+
+def _is_number(text: str) -> bool:
+    # Python refuses to read numbers of thousands of digits.
+    return text.isdecimal() and len(text) < 20
 
 
 def _missing_hostfile(environ: Mapping[str, str]) -> Iterator[Problem]:

@@ -203,7 +203,14 @@ def test_process_that_does_not_know_its_place_is_refused(missing: str, corpus: s
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("RANK", "x"), ("RANK", "2"), ("LOCAL_RANK", "2"), ("MASTER_PORT", "abc"), ("MASTER_PORT", "70000")],
+    [
+        ("RANK", "x"),
+        ("RANK", "9" * 5000),
+        ("RANK", "2"),
+        ("LOCAL_RANK", "2"),
+        ("MASTER_PORT", "abc"),
+        ("MASTER_PORT", "70000"),
+    ],
 )
 def test_place_that_is_no_number_in_range_is_refused(name: str, value: str, corpus: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is a whole number below"):
