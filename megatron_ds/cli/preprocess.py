@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tqdm import tqdm
@@ -63,7 +64,8 @@ def main(argv: Sequence[str]) -> None:
     )
     tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
     _check_eod(tokenizer, arguments.append_eod)
-    options = EncodeOptions(tokenizer_flags, arguments.vocab_size, tuple(arguments.json_keys), arguments.append_eod)
+    keys = tuple(dict.fromkeys(arguments.json_keys))
+    options = EncodeOptions(tokenizer_flags, arguments.vocab_size, keys, arguments.append_eod, arguments.skip_bad_lines)
     batches = encode_in_order(read_line_batches(files, BATCH_BYTES), options, tokenizer, arguments.workers)
     total_bytes = sum(file.stat().st_size for file in files)
     progress = _with_progress(batches, total_bytes, arguments.log_interval)
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output-prefix", required=True, help="path of the output without _<key>_document.bin")
     parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys with text (text)")
     parser.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document id")
+    parser.add_argument("--skip-bad-lines", action="store_true", help="leave bad lines out and count them")
     parser.add_argument("--workers", type=_at_least_one, default=_num_cores(), help="processes (all cores)")
     parser.add_argument(
         "--log-interval", type=_at_least_one, default=1000, help="lines between updates of the bar (1000)"
@@ -145,10 +148,27 @@ def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int, interval: 
         bar.update(num_bytes)
 
 
+@dataclass
+class _Totals:
+    """What a run has read and left out."""
+
+    num_bytes: int = 0
+    num_lines: int = 0
+    num_empty: Counter[str] = field(default_factory=Counter)
+    bad: Counter[str] = field(default_factory=Counter)
+    first_bad: str = ""
+
+    def add(self, batch: EncodedBatch) -> None:
+        self.num_bytes += batch.num_bytes
+        self.num_lines += batch.num_lines
+        self.num_empty.update({key: documents.num_empty for key, documents in batch.documents.items()})
+        self.bad.update(batch.bad)
+        self.first_bad = self.first_bad or batch.first_bad
+
+
 def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeOptions, tokenizer: Tokenizer) -> None:
     start = time.perf_counter()
-    num_bytes = 0
-    num_empty = dict.fromkeys(options.keys, 0)
+    totals = _Totals()
     with ExitStack() as stack:
         builders = {
             key: stack.enter_context(
@@ -157,22 +177,39 @@ def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeO
             for key in options.keys
         }
         for batch in batches:
-            num_bytes += batch.num_bytes
+            totals.add(batch)
             for key, documents in batch.documents.items():
                 builders[key].add_documents(documents.tokens, documents.lengths)
-                num_empty[key] += documents.num_empty
         for key, builder in builders.items():
             if builder.num_documents == 0:
-                raise DataError(
-                    Problem(
-                        f"the input has no text under {key!r}: all of its {num_empty[key]} lines are empty",
-                        advice="check --input and --json-keys; nothing was written",
-                    )
-                )
-    seconds = time.perf_counter() - start
+                raise DataError(_no_text(key, totals))
+    _report(builders, totals, time.perf_counter() - start)
+
+
+def _no_text(key: str, totals: _Totals) -> Problem:
+    num_bad = totals.bad.total()
+    what = f"all of its {totals.num_lines} lines are empty"
+    if num_bad:
+        what = f"of its {totals.num_lines} lines {num_bad} are bad ({_counts(totals.bad)}) and the others empty"
+    first = f"; the first: {totals.first_bad}" if num_bad else ""
+    return Problem(
+        f"the input has no text under {key!r}: {what}{first}",
+        advice="check --input and --json-keys; nothing was written",
+    )
+
+
+def _counts(bad: Counter[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in bad.most_common())
+
+
+def _report(builders: Mapping[str, IndexedDatasetBuilder], totals: _Totals, seconds: float) -> None:
+    if totals.bad:
+        logger.warning(
+            "%d bad lines skipped: %s; the first: %s", totals.bad.total(), _counts(totals.bad), totals.first_bad
+        )
     for key, builder in builders.items():
-        if num_empty[key]:
-            logger.warning("%d empty documents skipped under %r", num_empty[key], key)
+        if totals.num_empty[key]:
+            logger.warning("%d empty documents skipped under %r", totals.num_empty[key], key)
         logger.info(
             "%s: %d documents, %d tokens of %s",
             builder.prefix,
@@ -180,4 +217,5 @@ def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeO
             builder.num_tokens,
             builder.dtype,
         )
+    num_bytes = totals.num_bytes
     logger.info("%.1f MB in %.1f s, %.1f MB/s", num_bytes / 1e6, seconds, num_bytes / 1e6 / seconds)
