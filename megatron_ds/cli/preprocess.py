@@ -1,4 +1,4 @@
-"""``megatron-ds preprocess``: JSON lines to token files."""
+"""``megatron-ds preprocess``: text files to token files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tqdm import tqdm
 
 from megatron_ds.data.encode import EncodedBatch, EncodeOptions, encode_in_order
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import token_dtype
-from megatron_ds.data.json_lines import read_line_batches
+from megatron_ds.data.input_files import FORMATS, find_inputs
+from megatron_ds.data.read_inputs import read_batches
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.utils.logging import logger
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         DataError: a line is bad, there is no text at all, or the disk is full. Nothing stays behind.
     """
     arguments = _parser().parse_args(argv)
-    files = _input_files(arguments.input)
+    files = find_inputs(arguments.input, arguments.input_format)
     tokenizer_flags = TokenizerFlags(
         arguments.tokenizer_type,
         arguments.tokenizer_name_or_path,
@@ -66,8 +66,10 @@ def main(argv: Sequence[str]) -> None:
     _check_eod(tokenizer, arguments.append_eod)
     keys = tuple(dict.fromkeys(arguments.json_keys))
     options = EncodeOptions(tokenizer_flags, arguments.vocab_size, keys, arguments.append_eod, arguments.skip_bad_lines)
-    batches = encode_in_order(read_line_batches(files, BATCH_BYTES), options, tokenizer, arguments.workers)
-    total_bytes = sum(file.stat().st_size for file in files)
+    batches = encode_in_order(read_batches(files, keys, BATCH_BYTES), options, tokenizer, arguments.workers)
+    # How much text is in a packed file is known when it has been read.
+    is_packed = any(file.is_packed for file in files)
+    total_bytes = None if is_packed else sum(file.path.stat().st_size for file in files)
     progress = _with_progress(batches, total_bytes, arguments.log_interval)
     try:
         _write(progress, arguments.output_prefix, options, tokenizer)
@@ -81,10 +83,15 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("megatron-ds preprocess", description="Turns JSON lines into token files.")
-    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files with one JSON object per line")
+    parser = argparse.ArgumentParser("megatron-ds preprocess", description="Turns texts into token files.")
+    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files or quoted patterns")
+    parser.add_argument(
+        "--input-format", choices=FORMATS, help="format of all files (by suffix; jsonl, one object per line, else)"
+    )
     parser.add_argument("--output-prefix", required=True, help="path of the output without _<key>_document.bin")
-    parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys with text (text)")
+    parser.add_argument(
+        "--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys or columns with text (text)"
+    )
     parser.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document id")
     parser.add_argument("--skip-bad-lines", action="store_true", help="leave bad lines out and count them")
     parser.add_argument("--workers", type=_at_least_one, default=_num_cores(), help="processes (all cores)")
@@ -114,14 +121,6 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _input_files(names: Sequence[str]) -> list[Path]:
-    files = [Path(name) for name in names]
-    missing = [Problem(f"input file not found: {file}", advice="check --input") for file in files if not file.is_file()]
-    if missing:
-        raise ConfigError(missing)
-    return files
-
-
 def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
     if append_eod and tokenizer.eod_id is None:
         raise ConfigError(
@@ -132,7 +131,7 @@ def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
         )
 
 
-def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int, interval: int) -> Iterator[EncodedBatch]:
+def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int | None, interval: int) -> Iterator[EncodedBatch]:
     num_lines = num_bytes = 0
     # On a terminal only: a log file has no use for a bar.
     with _QuietBar(

@@ -19,7 +19,8 @@ class BadDocumentError(Exception):
     """
 
     def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
+        # Both, so that it can be passed between processes.
+        super().__init__(reason, detail)
         self.reason = reason
         self.detail = detail
 

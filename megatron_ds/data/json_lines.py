@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_ds.data.documents import BadDocumentError, decode_utf8
+from megatron_ds.data.input_files import open_input
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -52,7 +53,7 @@ class LineBatch:
 def read_line_batches(files: Sequence[Path], batch_bytes: int) -> Iterator[LineBatch]:
     """Reads files line by line into batches that stop at `batch_bytes`, or with the line that passes it."""
     for path in files:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             number = 1
             while lines := tuple(file.readlines(batch_bytes)):
                 yield LineBatch(path, number, lines)
