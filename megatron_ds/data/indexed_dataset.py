@@ -55,7 +55,8 @@ class IndexedDataset:
         document_index: first sequence of each document, then the number of sequences, int64 [num_documents + 1].
 
     Raises:
-        DataError: a file is missing, truncated, no Megatron index, or the two do not belong together.
+        DataError: a file is missing, truncated, no Megatron index, or the two do not belong together; or a size is
+            negative.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -73,6 +74,9 @@ class IndexedDataset:
         self.document_index: NDArray[np.int64] = np.frombuffer(
             buffer, np.int64, header.document_index_length, HEADER.size + 12 * count
         )
+        # Before the sum: with a negative size in it, the .bin would be called too long.
+        if (bad := _first_negative(self.sizes)) is not None:
+            raise DataError(broken_file(idx_path(prefix), f"has {self.sizes[bad]} tokens for sequence {bad}"))
         self.num_tokens = int(self.sizes.sum(dtype=np.int64))
         self.dtype = self._find_dtype(header)
         self._check_layout()
@@ -108,26 +112,25 @@ class IndexedDataset:
         Opening the pair compares lengths and ends only. A damaged entry in between would show up as a wrong sample.
 
         Raises:
-            DataError: a size is negative, a pointer is not the sum of the sizes before it, or the document index goes
-                back. Names the file and the first such entry.
+            DataError: a pointer is not the sum of the sizes before it, or the document index goes back or beyond the
+                sequences. Names the file and the first such entry.
         """
         path = idx_path(self.prefix)
         expected = 0
         for first, sizes in _in_chunks(self.sizes):
-            if (bad := _first(sizes < 0)) is not None:
-                raise DataError(broken_file(path, f"has {sizes[bad]} tokens for sequence {first + bad}"))
             pointers = self.pointers[first : first + len(sizes)]
             sums = expected + byte_pointers(sizes, self.dtype.itemsize)
             if (bad := _first(pointers != sums)) is not None:
                 found = f"has byte pointer {pointers[bad]} for sequence {first + bad}; its sizes add up to {sums[bad]}"
                 raise DataError(broken_file(path, found))
             expected = int(sums[-1]) + int(sizes[-1]) * self.dtype.itemsize
-        # Starts at 0 and ends at the number of sequences (see `_check_layout`), so rising means within range as well.
+        # It starts at 0 and ends at the number of sequences (see `_check_layout`).
         for first, starts in _in_chunks(self.document_index):
             chunk = self.document_index[first : first + len(starts) + 1]
-            if (bad := _first(chunk[1:] < chunk[:-1])) is not None:
-                found = f"has document {first + bad} from sequence {chunk[bad]} to {chunk[bad + 1]}"
-                raise DataError(broken_file(path, f"{found}: its document index goes back"))
+            if (bad := _first((chunk[1:] < chunk[:-1]) | (chunk[1:] > len(self.sizes)))) is not None:
+                start, end = chunk[bad : bad + 2]
+                rule = "its document index goes back" if end < start else f"it has {len(self.sizes)} sequences"
+                raise DataError(broken_file(path, f"has document {first + bad} from sequence {start} to {end}; {rule}"))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -164,6 +167,10 @@ class IndexedDataset:
 def _in_chunks(array: Array) -> Iterator[tuple[int, Array]]:
     for first in range(0, len(array), INDEX_ENTRIES):
         yield first, array[first : first + INDEX_ENTRIES]
+
+
+def _first_negative(sizes: NDArray[np.int32]) -> int | None:
+    return int((sizes < 0).argmax()) if len(sizes) and sizes.min() < 0 else None
 
 
 def _first(wrong: NDArray[np.bool_]) -> int | None:

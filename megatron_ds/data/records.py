@@ -176,7 +176,10 @@ def read_parquet(path: Path, keys: Sequence[str], batch_bytes: int) -> Iterator[
                 )
                 yield RecordBatch(places, records, num_bytes)
                 row_number += len(records)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        # Errors of the operating system have a number; what pyarrow reports about a damaged page has none.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise DataError(broken_file(path, f"is damaged, or not a Parquet file: {error}")) from None
 
 

@@ -8,6 +8,7 @@ import logging
 import lzma
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -174,7 +175,13 @@ def test_input_parquet_bad_rows_are_named_or_skipped(tmp_path: Path) -> None:
         run(source, tmp_path / "out", "--json-keys", "n")
     with pytest.raises(DataError, match=rf"{source} has no column 'title'; it has 'text', 'n'"):
         run(source, tmp_path / "out", "--json-keys", "text", "title")
-    source.write_bytes(source.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:60] + bytes(200) + whole[260:]])
+def test_input_damaged_parquet_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    source = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"text": [f"text number {number}" for number in range(1000)]}), source)
+    source.write_bytes(damage(source.read_bytes()))
     with pytest.raises(DataError, match=rf"{source} is damaged, or not a Parquet file"):
         run(source, tmp_path / "out")
 
