@@ -187,7 +187,7 @@ def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeO
 
 def _no_text(key: str, totals: _Totals) -> Problem:
     num_bad = totals.bad.total()
-    what = f"all of its {totals.num_lines} lines are empty"
+    what = f"all of its {totals.num_lines} lines are empty" if totals.num_lines else "it is empty"
     if num_bad:
         what = f"of its {totals.num_lines} lines {num_bad} are bad ({_counts(totals.bad)}) and the others empty"
     first = f"; the first: {totals.first_bad}" if num_bad else ""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from megatron_ds.data.indexed_format import broken_file
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.utils.logging import logger
 
@@ -104,6 +103,11 @@ def _refusal(file: InputFile) -> Problem | None:
     return None
 
 
+def damaged_input(path: Path, what: str) -> Problem:
+    """The problem of an input file that can't be read to its end."""
+    return Problem(f"{path} {what}", advice="copy or download it again; nothing was written")
+
+
 @contextmanager
 def open_input(path: Path) -> Iterator[BinaryIO]:
     """Opens a file for reading bytes, unpacked when its suffix is that of a compression.
@@ -121,9 +125,9 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
             # Lines are found by the buffer, in C; the unpacked file itself would look for them in Python.
             yield cast(BinaryIO, io.BufferedReader(unpacked, 1 << 16))
     except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(broken_file(path, f"is damaged: {error}")) from None
+        raise DataError(damaged_input(path, f"is damaged: {error}")) from None
     except OSError as error:
         # Those of the operating system have a number; those of gzip and bz2 have none.
         if error.errno is not None:
             raise
-        raise DataError(broken_file(path, f"is damaged, or not a {path.suffix} file: {error}")) from None
+        raise DataError(damaged_input(path, f"is damaged, or not a {path.suffix} file: {error}")) from None

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megatron_ds.data.documents import BadDocumentError, decode_utf8
-from megatron_ds.data.indexed_format import broken_file
-from megatron_ds.data.input_files import open_input
+from megatron_ds.data.input_files import damaged_input, open_input
 from megatron_ds.data.json_lines import BYTE_ORDER_MARK
 from megatron_ds.errors import DataError, Problem
+from megatron_ds.utils.logging import logger
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,9 +86,13 @@ class _Collector:
 def read_text_files(files: Sequence[Path], batch_bytes: int) -> Iterator[RecordBatch]:
     """Reads each file as one document under the key ``text``, without a byte order mark, otherwise as it is."""
     collector = _Collector(batch_bytes)
+    is_told = False
     for path in files:
         with open_input(path) as file:
             content = file.read().removeprefix(BYTE_ORDER_MARK)
+        if content.startswith(b'{"') and not is_told:
+            logger.warning("%s is read as one text; if it has JSON lines, give --input-format jsonl", path)
+            is_told = True
         if batch := collector.add(str(path), {"text": content}):
             yield batch
     if batch := collector.finish():
@@ -109,7 +113,7 @@ def read_csv(path: Path, delimiter: str, keys: Sequence[str], batch_bytes: int) 
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         header = _next_row(rows) or []
         if isinstance(header, BadDocumentError):
-            raise DataError(broken_file(path, f"has no row with the names of columns: it {header.detail}"))
+            raise DataError(damaged_input(path, f"has no row with the names of columns: it {header.detail}"))
         _check_columns(path, header, keys)
         places = {key: header.index(key) for key in keys}
         line = rows.line_num + 1
@@ -180,7 +184,7 @@ def read_parquet(path: Path, keys: Sequence[str], batch_bytes: int) -> Iterator[
         # Errors of the operating system have a number; what pyarrow reports about a damaged page has none.
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DataError(broken_file(path, f"is damaged, or not a Parquet file: {error}")) from None
+        raise DataError(damaged_input(path, f"is damaged, or not a Parquet file: {error}")) from None
 
 
 def _rows_at_a_time(metadata: Any, batch_bytes: int) -> int:

@@ -100,6 +100,26 @@ def test_input_plain_text_is_one_document_per_file(tmp_path: Path) -> None:
     assert texts_of(tmp_path / "*.txt*", tmp_path) == [*KEPT, "packed"]
 
 
+def test_input_json_lines_named_txt_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(2):
+        write_lines(tmp_path / f"{number}.txt", ["a", "b"])
+    with caplog.at_level(logging.WARNING, "megatron_ds"):
+        assert len(texts_of(tmp_path / "*.txt", tmp_path)) == 2
+    hint = f"{tmp_path / '0.txt'} is read as one text; if it has JSON lines, give --input-format jsonl"
+    assert caplog.messages == [hint]
+    assert texts_of(tmp_path / "*.txt", tmp_path, "--input-format", "jsonl") == ["a", "b"] * 2
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.txt", "in.jsonl.gz"])
+def test_input_empty_file_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(
+        DataError, match=r"the input has no text under 'text': (it is empty|all of its 1 lines are empty)"
+    ):
+        run(tmp_path / name, tmp_path / "out" / "x")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_input_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "1.txt").write_bytes(b"good")
     (tmp_path / "2.txt").write_bytes(b"caf\xe9")
@@ -182,7 +202,7 @@ def test_input_damaged_parquet_is_named(tmp_path: Path, damage: Callable[[bytes]
     source = tmp_path / "in.parquet"
     pq.write_table(pa.table({"text": [f"text number {number}" for number in range(1000)]}), source)
     source.write_bytes(damage(source.read_bytes()))
-    with pytest.raises(DataError, match=rf"{source} is damaged, or not a Parquet file"):
+    with pytest.raises(DataError, match=rf"{source} is damaged, or not a Parquet file.*\n.*nothing was written"):
         run(source, tmp_path / "out")
 
 
