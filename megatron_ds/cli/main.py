@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 import megatron_ds
-from megatron_ds.cli import preprocess
+from megatron_ds.cli import merge_data, preprocess
 from megatron_ds.cli.errors import run_or_exit
 from megatron_ds.utils.logging import set_up_logging
 
 _COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
-    "preprocess": (preprocess.main, "turn JSONL text into token files for training"),
+    "preprocess": (preprocess.main, "turn texts into token files for training"),
+    "merge-data": (merge_data.main, "join token files into one pair"),
 }
 
 

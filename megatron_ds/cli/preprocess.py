@@ -1,4 +1,4 @@
-"""``megatron-ds preprocess``: JSON lines to token files."""
+"""``megatron-ds preprocess``: text files to token files."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
 from megatron_ds.data.encode import EncodedBatch, EncodeOptions, encode_in_order
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import token_dtype
-from megatron_ds.data.json_lines import read_line_batches
+from megatron_ds.data.input_files import FORMATS, find_inputs
+from megatron_ds.data.read_inputs import read_batches
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.utils.logging import logger
@@ -53,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
         DataError: a line is bad, there is no text at all, or the disk is full. Nothing stays behind.
     """
     arguments = _parser().parse_args(argv)
-    files = _input_files(arguments.input)
+    files = find_inputs(arguments.input, arguments.input_format)
     tokenizer_flags = TokenizerFlags(
         arguments.tokenizer_type,
         arguments.tokenizer_name_or_path,
@@ -63,9 +64,12 @@ def main(argv: Sequence[str]) -> None:
     )
     tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
     _check_eod(tokenizer, arguments.append_eod)
-    options = EncodeOptions(tokenizer_flags, arguments.vocab_size, tuple(arguments.json_keys), arguments.append_eod)
-    batches = encode_in_order(read_line_batches(files, BATCH_BYTES), options, tokenizer, arguments.workers)
-    total_bytes = sum(file.stat().st_size for file in files)
+    keys = tuple(dict.fromkeys(arguments.json_keys))
+    options = EncodeOptions(tokenizer_flags, arguments.vocab_size, keys, arguments.append_eod, arguments.skip_bad_lines)
+    batches = encode_in_order(read_batches(files, keys, BATCH_BYTES), options, tokenizer, arguments.workers)
+    # How much text is in a packed file is known when it has been read.
+    is_packed = any(file.is_packed for file in files)
+    total_bytes = None if is_packed else sum(file.path.stat().st_size for file in files)
     progress = _with_progress(batches, total_bytes, arguments.log_interval)
     try:
         _write(progress, arguments.output_prefix, options, tokenizer)
@@ -79,11 +83,17 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("megatron-ds preprocess", description="Turns JSON lines into token files.")
-    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files with one JSON object per line")
+    parser = argparse.ArgumentParser("megatron-ds preprocess", description="Turns texts into token files.")
+    parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files or quoted patterns")
+    parser.add_argument(
+        "--input-format", choices=FORMATS, help="format of all files (by suffix; jsonl, one object per line, else)"
+    )
     parser.add_argument("--output-prefix", required=True, help="path of the output without _<key>_document.bin")
-    parser.add_argument("--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys with text (text)")
+    parser.add_argument(
+        "--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys or columns with text (text)"
+    )
     parser.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document id")
+    parser.add_argument("--skip-bad-lines", action="store_true", help="leave bad lines out and count them")
     parser.add_argument("--workers", type=_at_least_one, default=_num_cores(), help="processes (all cores)")
     parser.add_argument(
         "--log-interval", type=_at_least_one, default=1000, help="lines between updates of the bar (1000)"
@@ -111,14 +121,6 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _input_files(names: Sequence[str]) -> list[Path]:
-    files = [Path(name) for name in names]
-    missing = [Problem(f"input file not found: {file}", advice="check --input") for file in files if not file.is_file()]
-    if missing:
-        raise ConfigError(missing)
-    return files
-
-
 def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
     if append_eod and tokenizer.eod_id is None:
         raise ConfigError(
@@ -129,7 +131,7 @@ def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
         )
 
 
-def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int, interval: int) -> Iterator[EncodedBatch]:
+def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int | None, interval: int) -> Iterator[EncodedBatch]:
     num_lines = num_bytes = 0
     # On a terminal only: a log file has no use for a bar.
     with _QuietBar(
@@ -145,10 +147,27 @@ def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int, interval: 
         bar.update(num_bytes)
 
 
+@dataclass
+class _Totals:
+    """What a run has read and left out."""
+
+    num_bytes: int = 0
+    num_lines: int = 0
+    num_empty: Counter[str] = field(default_factory=Counter)
+    bad: Counter[str] = field(default_factory=Counter)
+    first_bad: str = ""
+
+    def add(self, batch: EncodedBatch) -> None:
+        self.num_bytes += batch.num_bytes
+        self.num_lines += batch.num_lines
+        self.num_empty.update({key: documents.num_empty for key, documents in batch.documents.items()})
+        self.bad.update(batch.bad)
+        self.first_bad = self.first_bad or batch.first_bad
+
+
 def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeOptions, tokenizer: Tokenizer) -> None:
     start = time.perf_counter()
-    num_bytes = 0
-    num_empty = dict.fromkeys(options.keys, 0)
+    totals = _Totals()
     with ExitStack() as stack:
         builders = {
             key: stack.enter_context(
@@ -157,22 +176,39 @@ def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeO
             for key in options.keys
         }
         for batch in batches:
-            num_bytes += batch.num_bytes
+            totals.add(batch)
             for key, documents in batch.documents.items():
                 builders[key].add_documents(documents.tokens, documents.lengths)
-                num_empty[key] += documents.num_empty
         for key, builder in builders.items():
             if builder.num_documents == 0:
-                raise DataError(
-                    Problem(
-                        f"the input has no text under {key!r}: all of its {num_empty[key]} lines are empty",
-                        advice="check --input and --json-keys; nothing was written",
-                    )
-                )
-    seconds = time.perf_counter() - start
+                raise DataError(_no_text(key, totals))
+    _report(builders, totals, time.perf_counter() - start)
+
+
+def _no_text(key: str, totals: _Totals) -> Problem:
+    num_bad = totals.bad.total()
+    what = f"all of its {totals.num_lines} lines are empty" if totals.num_lines else "it is empty"
+    if num_bad:
+        what = f"of its {totals.num_lines} lines {num_bad} are bad ({_counts(totals.bad)}) and the others empty"
+    first = f"; the first: {totals.first_bad}" if num_bad else ""
+    return Problem(
+        f"the input has no text under {key!r}: {what}{first}",
+        advice="check --input and --json-keys; nothing was written",
+    )
+
+
+def _counts(bad: Counter[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in bad.most_common())
+
+
+def _report(builders: Mapping[str, IndexedDatasetBuilder], totals: _Totals, seconds: float) -> None:
+    if totals.bad:
+        logger.warning(
+            "%d bad lines skipped: %s; the first: %s", totals.bad.total(), _counts(totals.bad), totals.first_bad
+        )
     for key, builder in builders.items():
-        if num_empty[key]:
-            logger.warning("%d empty documents skipped under %r", num_empty[key], key)
+        if totals.num_empty[key]:
+            logger.warning("%d empty documents skipped under %r", totals.num_empty[key], key)
         logger.info(
             "%s: %d documents, %d tokens of %s",
             builder.prefix,
@@ -180,4 +216,5 @@ def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeO
             builder.num_tokens,
             builder.dtype,
         )
+    num_bytes = totals.num_bytes
     logger.info("%.1f MB in %.1f s, %.1f MB/s", num_bytes / 1e6, seconds, num_bytes / 1e6 / seconds)

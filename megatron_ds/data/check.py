@@ -1,4 +1,4 @@
-"""What is wrong with the data of a run, found from headers and sizes before anything is started."""
+"""What is wrong with the data of a run, found from the index files before anything is started."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ def _check_prefix(prefix: str, needs: SplitNeeds, vocab_size: int | None) -> lis
         return [_missing_files(prefix, missing)]
     try:
         indexed = IndexedDataset(prefix)
+        indexed.check_index()
     except MegatronDsError as error:
         return list(error.problems)
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Encodes batches of lines in worker processes, keeping their order."""
+"""Encodes batches of documents in worker processes, keeping their order."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megatron_ds.data.documents import DocumentBatch, read_texts
 from megatron_ds.data.indexed_format import token_dtype
-from megatron_ds.data.json_lines import LineBatch, read_texts
 from megatron_ds.errors import DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer
 
@@ -28,12 +28,14 @@ class EncodeOptions:
         vocab_size: number of ids, for the NullTokenizer.
         keys: JSON keys to encode.
         append_eod: whether each document ends with the tokenizer's end-of-document id.
+        skip_bad: whether bad documents are left out and counted, instead of an error.
     """
 
     tokenizer: TokenizerOptions
     vocab_size: int | None
     keys: tuple[str, ...]
     append_eod: bool
+    skip_bad: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,30 +55,40 @@ class EncodedDocuments:
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """A batch of lines as tokens: its documents by key, and the lines and bytes that were read for it."""
+    """A batch as tokens.
+
+    Attributes:
+        documents: by key.
+        num_lines: lines, rows or files that were read for it.
+        num_bytes: bytes that were read for it.
+        bad: documents that were left out because they are bad, by reason.
+        first_bad: place and description of the first of them; empty when there is none.
+    """
 
     documents: dict[str, EncodedDocuments]
     num_lines: int
     num_bytes: int
+    bad: Counter[str]
+    first_bad: str
 
 
 class Encoder:
-    """Turns a batch of lines into tokens."""
+    """Turns a batch of documents into tokens."""
 
     def __init__(self, options: EncodeOptions, tokenizer: Tokenizer) -> None:
         self._options = options
         self._tokenizer = tokenizer
         self._dtype = token_dtype(tokenizer.vocab_size)
 
-    def encode(self, batch: LineBatch) -> EncodedBatch:
+    def encode(self, batch: DocumentBatch) -> EncodedBatch:
         """Encodes one batch.
 
         Raises:
-            DataError: a line is bad; names file and line.
+            DataError: a document is bad, and bad ones are not skipped; names its place.
         """
-        texts = read_texts(batch, self._options.keys)
-        documents = {key: self._encode_texts(each) for key, each in texts.items()}
-        return EncodedBatch(documents, len(batch.lines), batch.num_bytes)
+        texts = read_texts(batch, self._options.keys, skip_bad=self._options.skip_bad)
+        documents = {key: self._encode_texts(each) for key, each in texts.by_key.items()}
+        return EncodedBatch(documents, len(batch), batch.num_bytes, texts.bad, texts.first_bad)
 
     def _encode_texts(self, texts: Sequence[str]) -> EncodedDocuments:
         documents = self._tokenizer.encode_batch([text for text in texts if not _is_blank(text)])
@@ -99,12 +111,12 @@ def _is_blank(text: str) -> bool:
 
 
 def encode_in_order(
-    batches: Iterable[LineBatch], options: EncodeOptions, tokenizer: Tokenizer, num_workers: int
+    batches: Iterable[DocumentBatch], options: EncodeOptions, tokenizer: Tokenizer, num_workers: int
 ) -> Iterator[EncodedBatch]:
     """Encodes batches, giving the results in the order of the batches.
 
     Args:
-        batches: the lines. No more than three batches per worker are held at a time.
+        batches: the input. No more than three batches per worker are held at a time.
         options: what to encode; every worker builds its own tokenizer from it.
         tokenizer: the tokenizer for one worker, which is this process.
         num_workers: processes.
@@ -143,5 +155,5 @@ def _start_worker(options: EncodeOptions) -> None:
     _worker[:] = [Encoder(options, build_tokenizer(options.tokenizer, vocab_size=options.vocab_size))]
 
 
-def _encode_in_worker(batch: LineBatch) -> EncodedBatch:
+def _encode_in_worker(batch: DocumentBatch) -> EncodedBatch:
     return _worker[0].encode(batch)

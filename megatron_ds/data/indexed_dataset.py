@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +26,10 @@ from megatron_ds.data.indexed_format import (
 from megatron_ds.errors import DataError, Problem
 
 Array = NDArray[Any]
+
+# What is held at a time while a file is copied, and while an index is written or checked.
+COPY_BYTES = 16 << 20
+INDEX_ENTRIES = 1 << 20
 
 
 def bin_path(prefix: str) -> Path:
@@ -49,7 +55,8 @@ class IndexedDataset:
         document_index: first sequence of each document, then the number of sequences, int64 [num_documents + 1].
 
     Raises:
-        DataError: a file is missing, truncated, no Megatron index, or the two do not belong together.
+        DataError: a file is missing, truncated, no Megatron index, or the two do not belong together; or a size is
+            negative.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -67,6 +74,9 @@ class IndexedDataset:
         self.document_index: NDArray[np.int64] = np.frombuffer(
             buffer, np.int64, header.document_index_length, HEADER.size + 12 * count
         )
+        # Before the sum: with a negative size in it, the .bin would be called too long.
+        if (bad := _first_negative(self.sizes)) is not None:
+            raise DataError(broken_file(idx_path(prefix), f"has {self.sizes[bad]} tokens for sequence {bad}"))
         self.num_tokens = int(self.sizes.sum(dtype=np.int64))
         self.dtype = self._find_dtype(header)
         self._check_layout()
@@ -95,6 +105,32 @@ class IndexedDataset:
             raise DataError(
                 broken_file(idx_path(self.prefix), "has a document index that does not cover its sequences")
             )
+
+    def check_index(self) -> None:
+        """Checks every entry of the index, which reads all of it once (a second for a hundred million documents).
+
+        Opening the pair compares lengths and ends only. A damaged entry in between would show up as a wrong sample.
+
+        Raises:
+            DataError: a pointer is not the sum of the sizes before it, or the document index goes back or beyond the
+                sequences. Names the file and the first such entry.
+        """
+        path = idx_path(self.prefix)
+        expected = 0
+        for first, sizes in _in_chunks(self.sizes):
+            pointers = self.pointers[first : first + len(sizes)]
+            sums = expected + byte_pointers(sizes, self.dtype.itemsize)
+            if (bad := _first(pointers != sums)) is not None:
+                found = f"has byte pointer {pointers[bad]} for sequence {first + bad}; its sizes add up to {sums[bad]}"
+                raise DataError(broken_file(path, found))
+            expected = int(sums[-1]) + int(sizes[-1]) * self.dtype.itemsize
+        # It starts at 0 and ends at the number of sequences (see `_check_layout`).
+        for first, starts in _in_chunks(self.document_index):
+            chunk = self.document_index[first : first + len(starts) + 1]
+            if (bad := _first((chunk[1:] < chunk[:-1]) | (chunk[1:] > len(self.sizes)))) is not None:
+                start, end = chunk[bad : bad + 2]
+                rule = "its document index goes back" if end < start else f"it has {len(self.sizes)} sequences"
+                raise DataError(broken_file(path, f"has document {first + bad} from sequence {start} to {end}; {rule}"))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -128,9 +164,35 @@ class IndexedDataset:
         return np.diff(starts[sequences])
 
 
+def _in_chunks(array: Array) -> Iterator[tuple[int, Array]]:
+    for first in range(0, len(array), INDEX_ENTRIES):
+        yield first, array[first : first + INDEX_ENTRIES]
+
+
+def _first_negative(sizes: NDArray[np.int32]) -> int | None:
+    return int((sizes < 0).argmax()) if len(sizes) and sizes.min() < 0 else None
+
+
+def _first(wrong: NDArray[np.bool_]) -> int | None:
+    return int(wrong.argmax()) if wrong.any() else None
+
+
 def _map(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+@dataclass(frozen=True)
+class _IndexPart:
+    """Sequences that were added together, and the number of sequences after each document; None: one per document."""
+
+    sizes: NDArray[np.int32]
+    document_ends: NDArray[np.int64] | None = None
+
+    def ends(self) -> NDArray[np.int64]:
+        if self.document_ends is None:
+            return np.arange(1, len(self.sizes) + 1, dtype=np.int64)
+        return self.document_ends
 
 
 class IndexedDatasetBuilder:
@@ -148,7 +210,7 @@ class IndexedDatasetBuilder:
         self.dtype = np.dtype(dtype)
         self.num_tokens = 0
         self.num_documents = 0
-        self._sizes: list[NDArray[np.int32]] = []
+        self._parts: list[_IndexPart] = []
         bin_path(prefix).parent.mkdir(parents=True, exist_ok=True)
         self._temporary_bin = Path(f"{prefix}.bin.part{os.getpid()}")
         self._temporary_idx = Path(f"{prefix}.idx.part{os.getpid()}")
@@ -187,9 +249,30 @@ class IndexedDatasetBuilder:
         if len(lengths) and lengths.max() > np.iinfo(np.int32).max:
             raise DataError(f"a document has {lengths.max()} tokens; the format's limit is {np.iinfo(np.int32).max}")
         self._file.write(self._as_stored(tokens).tobytes())
-        self._sizes.append(lengths.astype(np.int32))
+        self._parts.append(_IndexPart(lengths.astype(np.int32)))
         self.num_tokens += len(tokens)
         self.num_documents += len(lengths)
+
+    def add_dataset(self, indexed: IndexedDataset) -> None:
+        """Appends all documents of a finished pair of the same dtype, copying its bytes.
+
+        Args:
+            indexed: the pair. Its index stays mapped, not copied, until `finalize`.
+
+        Raises:
+            DataError: the dtypes differ, or the file changes while it is read.
+        """
+        if indexed.dtype != self.dtype:
+            raise DataError(f"{bin_path(indexed.prefix)} has {indexed.dtype} tokens, {self.prefix} has {self.dtype}")
+        num_bytes = 0
+        with bin_path(indexed.prefix).open("rb") as source:
+            while piece := source.read(COPY_BYTES):
+                num_bytes += self._file.write(piece)
+        if num_bytes != indexed.num_tokens * self.dtype.itemsize:
+            raise DataError(broken_file(bin_path(indexed.prefix), "changed while it was read"))
+        self._parts.append(_IndexPart(indexed.sizes, indexed.document_index[1:]))
+        self.num_tokens += indexed.num_tokens
+        self.num_documents += indexed.num_documents
 
     def _as_stored(self, tokens: Array) -> Array:
         if tokens.dtype == self.dtype or len(tokens) == 0:
@@ -202,14 +285,12 @@ class IndexedDatasetBuilder:
 
     def finalize(self) -> None:
         """Writes the index and moves both files to their final names."""
-        sizes = np.concatenate([np.empty(0, dtype=np.int32), *self._sizes])
-        documents = np.arange(len(sizes) + 1, dtype=np.int64)
-        header = IndexHeader(dtype_code(self.dtype), len(sizes), len(documents))
+        num_sequences = sum(len(part.sizes) for part in self._parts)
+        header = IndexHeader(dtype_code(self.dtype), num_sequences, self.num_documents + 1)
         with self._temporary_idx.open("wb") as file:
             file.write(header.to_bytes())
-            file.write(sizes.tobytes())
-            file.write(byte_pointers(sizes, self.dtype.itemsize).tobytes())
-            file.write(documents.tobytes())
+            for array in self._index_arrays():
+                file.write(array.tobytes())
             _flush_to_disk(file)
         _flush_to_disk(self._file)
         self._file.close()
@@ -218,6 +299,21 @@ class IndexedDatasetBuilder:
         idx_path(self.prefix).unlink(missing_ok=True)
         self._temporary_bin.replace(bin_path(self.prefix))
         self._temporary_idx.replace(idx_path(self.prefix))
+
+    def _index_arrays(self) -> Iterator[Array]:
+        """The body of the index piece by piece: it can be larger than memory when sets are merged."""
+        for part in self._parts:
+            yield from (sizes for _, sizes in _in_chunks(part.sizes))
+        num_bytes = 0
+        for part in self._parts:
+            for _, sizes in _in_chunks(part.sizes):
+                yield num_bytes + byte_pointers(sizes, self.dtype.itemsize)
+                num_bytes += int(sizes.sum(dtype=np.int64)) * self.dtype.itemsize
+        yield np.zeros(1, dtype=np.int64)
+        num_sequences = 0
+        for part in self._parts:
+            yield from (num_sequences + ends for _, ends in _in_chunks(part.ends()))
+            num_sequences += len(part.sizes)
 
     def abort(self) -> None:
         """Removes everything that this builder wrote. Files of an earlier run stay as they are."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from megatron_ds.errors import DataError, Problem
+from megatron_ds.data.documents import BadDocumentError, decode_utf8
+from megatron_ds.data.input_files import open_input
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -31,65 +32,42 @@ class LineBatch:
         """Bytes in all lines."""
         return sum(map(len, self.lines))
 
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def place(self, index: int) -> str:
+        """File and line number."""
+        return f"{self.file}:{self.first_line + index}"
+
+    def document(self, index: int) -> dict[str, object] | None:
+        """The line's object; None when the line is blank.
+
+        Raises:
+            BadDocumentError: the line is not UTF-8, or no JSON object.
+        """
+        # Not at the start of a file alone: files that were joined have one in the middle.
+        line = self.lines[index].removeprefix(BYTE_ORDER_MARK)
+        return _parse(line) if line.strip() else None
+
 
 def read_line_batches(files: Sequence[Path], batch_bytes: int) -> Iterator[LineBatch]:
     """Reads files line by line into batches that stop at `batch_bytes`, or with the line that passes it."""
     for path in files:
-        with path.open("rb") as file:
-            if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
-                file.seek(0)
+        with open_input(path) as file:
             number = 1
             while lines := tuple(file.readlines(batch_bytes)):
                 yield LineBatch(path, number, lines)
                 number += len(lines)
 
 
-def read_texts(batch: LineBatch, keys: Sequence[str]) -> dict[str, list[str]]:
-    """The texts of each key in a batch, in order; a blank line has an empty text.
-
-    Raises:
-        DataError: a line is not a JSON object, lacks a key, or has something else than text there. Names file and line.
-    """
-    texts: dict[str, list[str]] = {key: [] for key in keys}
-    for number, line in enumerate(batch.lines, batch.first_line):
-        place = f"{batch.file}:{number}"
-        document = _parse(line, place) if line.strip() else None
-        for key in keys:
-            texts[key].append("" if document is None else _text(document, key, place))
-    return texts
-
-
-def _parse(line: bytes, place: str) -> dict[str, object]:
+def _parse(line: bytes) -> dict[str, object]:
     try:
         # Without the line end, a string that is cut off is reported as such, not as one with a line end in it.
-        document = json.loads(line.rstrip(b"\r\n").decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise _bad_line(place, f"is not UTF-8: byte {line[error.start]:#04x} at position {error.start}") from None
+        document = json.loads(decode_utf8(line.rstrip(b"\r\n")))
     except json.JSONDecodeError as error:
-        raise _bad_line(place, f"is not JSON: {error.msg} at column {error.colno}") from None
+        raise BadDocumentError("not JSON", f"is not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:
-        raise _bad_line(place, f"can't be read: {error}") from None
+        raise BadDocumentError("not readable", f"can't be read: {error}") from None
     if not isinstance(document, dict):
-        raise _bad_line(place, f"is a JSON {type(document).__name__}, not an object")
+        raise BadDocumentError("no JSON object", f"is a JSON {type(document).__name__}, not an object")
     return document
-
-
-def _text(document: dict[str, object], key: str, place: str) -> str:
-    if key not in document:
-        raise _bad_line(place, f"has no key {key!r}; it has {', '.join(map(repr, document)) or 'none'}")
-    text = document[key]
-    if not isinstance(text, str):
-        found = "null" if text is None else f"a value of type {type(text).__name__}"
-        raise _bad_line(place, f"has {found} under {key!r} where a text belongs")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        code = ord(text[error.start])
-        raise _bad_line(
-            place, f"has half of a surrogate pair (\\u{code:04x}) under {key!r}, which is no text"
-        ) from None
-    return text
-
-
-def _bad_line(place: str, what: str) -> DataError:
-    return DataError(Problem(f"{place} {what}", advice="correct or remove the line; nothing was written"))

@@ -50,6 +50,15 @@ def test_check_truncated_file_is_named(prefix: str) -> None:
     assert f"{prefix}.bin is truncated: 4 bytes, expected 800" in problem
 
 
+def test_check_damaged_index_is_named(prefix: str) -> None:
+    idx = Path(f"{prefix}.idx")
+    content = bytearray(idx.read_bytes())
+    content[-16:-8] = (77).to_bytes(8, "little")
+    idx.write_bytes(content)
+    (problem,) = check(prefix)
+    assert f"{idx} has document 8 from sequence 8 to 77; it has 10 sequences" in problem
+
+
 def test_check_corpus_shorter_than_a_sample_names_both_numbers(tmp_path: Path) -> None:
     (problem,) = check(write_documents(tmp_path / "small", [[1, 2, 3, 4, 5]]))
     assert "dataset has 5 tokens, needs at least 17" in problem

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megatron_ds.data import indexed_dataset
 from megatron_ds.data.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import byte_pointers, token_dtype
 from megatron_ds.errors import DataError
@@ -131,6 +132,54 @@ def test_reader_broken_files_are_named(tmp_path: Path) -> None:
         assert expected in message()
     idx.unlink()
     assert f"data file not found: {idx}" in message()
+
+
+def damaged(tmp_path: Path, position: int, entry: bytes) -> str:
+    """The prefix of 4 sequences in 4 documents, with other bytes at a position of the .idx."""
+    prefix = write_documents(tmp_path / "a", [[1, 2, 3], [4], [], [5, 6]])
+    idx = Path(f"{prefix}.idx")
+    content = bytearray(idx.read_bytes())
+    content[position : position + len(entry)] = entry
+    idx.write_bytes(content)
+    return prefix
+
+
+SIZES, POINTERS, DOCUMENTS = 34, 34 + 4 * 4, 34 + 4 * 4 + 4 * 8
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 1 << 20])
+@pytest.mark.parametrize(
+    ("position", "entry", "message"),
+    [
+        (SIZES + 4, struct.pack("<i", -1), "has -1 tokens for sequence 1"),
+        # The sum of all sizes stays as it was.
+        (SIZES + 4, struct.pack("<2i", -1, 2), "has -1 tokens for sequence 1"),
+        (SIZES, struct.pack("<2i", 2, 2), "has byte pointer 12 for sequence 1; its sizes add up to 8"),
+        (POINTERS + 8, struct.pack("<q", 8), "has byte pointer 8 for sequence 1; its sizes add up to 12"),
+        (POINTERS + 16, struct.pack("<q", -1), "has byte pointer -1 for sequence 2; its sizes add up to 16"),
+        (DOCUMENTS + 8, struct.pack("<2q", 3, 2), "has document 1 from sequence 3 to 2; its document index goes back"),
+        (DOCUMENTS + 8, struct.pack("<q", -1), "has document 0 from sequence 0 to -1; its document index goes back"),
+        (DOCUMENTS + 24, struct.pack("<q", 5), "has document 2 from sequence 2 to 5; it has 4 sequences"),
+        (DOCUMENTS + 24, struct.pack("<q", 2**62), f"has document 2 from sequence 2 to {2**62}; it has 4 sequences"),
+    ],
+)
+def test_check_index_names_the_first_wrong_entry(
+    tmp_path: Path, entries: int, position: int, entry: bytes, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexed_dataset, "INDEX_ENTRIES", entries)
+    prefix = damaged(tmp_path, position, entry)
+    with pytest.raises(DataError) as error:
+        IndexedDataset(prefix).check_index()
+    assert f"{prefix}.idx {message}" in str(error.value)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 1 << 20])
+def test_check_index_accepts_what_the_builder_writes(
+    tmp_path: Path, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexed_dataset, "INDEX_ENTRIES", entries)
+    for documents in ([], [[]], [[1, 2, 3], [4], [], [5, 6]]):
+        IndexedDataset(write_documents(tmp_path / "a", documents)).check_index()
 
 
 def test_reader_pickles_as_its_prefix(tmp_path: Path) -> None:

@@ -97,6 +97,69 @@ def test_preprocess_bad_line_names_file_and_line(tmp_path: Path, line: bytes, me
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_preprocess_skip_bad_lines_counts_each_reason(
+    tmp_path: Path, workers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D19."""
+    lines = [
+        b'{"text": "a", "title": "A"}',
+        b'{"text": "cut',
+        b'{"title": "x"}',
+        b'{"text": null, "title": "x"}',
+        b'{"text": 5, "title": "x"}',
+        b'["text"]',
+        b'{"text": "\\ud83d", "title": "x"}',
+        b'{"text": "\xff"}',
+        b"\0\0\0",
+        b"[" * 100_000,
+        b"",
+        b'{"text": "e\xcc\x81 \xc3\xa9 \\u0000", "title": "B"}\r',
+        b'{"text": "not lost", "title": null}',
+    ]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"\xef\xbb\xbf" + b"\n".join(lines))
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        documents = run(
+            source, tmp_path / "out", "--skip-bad-lines", "--json-keys", "text", "title", "--workers", workers
+        )
+    assert [text_of(ids) for ids in documents] == ["a", "e\u0301 \u00e9 \0"]
+    titles = IndexedDataset(f"{tmp_path / 'out'}_title_document")
+    assert [text_of(titles[number].tolist()) for number in range(len(titles))] == ["A", "B"]
+    (message,) = [each for each in caplog.messages if "bad lines" in each]
+    assert message.startswith("10 bad lines skipped: 2 not JSON, ")
+    for count in (
+        "1 no key 'text'",
+        "1 null under 'text'",
+        "1 no text under 'text'",
+        "1 no JSON object",
+        "1 half of a surrogate pair",
+        "1 not UTF-8",
+        "1 not readable",
+        "1 null under 'title'",
+    ):
+        assert count in message
+    assert message.endswith(f"the first: {source}:2 is not JSON: Unterminated string starting at at column 10")
+
+
+def test_preprocess_skip_bad_lines_with_nothing_left_refused(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('\n{"txt": "a"}\n{"txt": "b"}\n')
+    with pytest.raises(DataError, match=r"of its 3 lines 2 are bad \(2 no key 'text'\).*in\.jsonl:2 has no key"):
+        run(source, tmp_path / "out" / "x", "--skip-bad-lines")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_preprocess_byte_order_marks_of_joined_files_are_no_trouble(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n\xef\xbb\xbf{"text": "b"}\n\xef\xbb\xbf')
+    assert [text_of(ids) for ids in run(source, tmp_path / "out")] == ["a", "b"]
+
+
+def test_preprocess_key_named_twice_is_one_key(tmp_path: Path) -> None:
+    assert run(write_lines(tmp_path / "in.jsonl", ["a"]), tmp_path / "out", "--json-keys", "text", "text") == [[97]]
+
+
 def test_preprocess_bad_line_leaves_the_earlier_output(tmp_path: Path) -> None:
     expected = run(write_lines(tmp_path / "in.jsonl", ["a"]), tmp_path / "out")
     (tmp_path / "in.jsonl").write_text("broken")

@@ -1,0 +1,91 @@
+"""``megatron-ds merge-data``: several pairs of token files to one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from megatron_ds.data.indexed_dataset import IndexedDataset, IndexedDatasetBuilder, bin_path
+from megatron_ds.errors import ConfigError, DataError, MegatronDsError, Problem
+from megatron_ds.utils.logging import logger
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes one ``.bin``/``.idx`` pair with the documents of all inputs, in the order given.
+
+    The result has the bytes that preprocessing the concatenated texts would have written.
+
+    Args:
+        argv: the command line after ``megatron-ds merge-data``.
+
+    Raises:
+        ConfigError: an option is wrong.
+        DataError: an input is missing or broken, the dtypes differ, or the disk is full. Nothing stays behind.
+    """
+    parser = argparse.ArgumentParser("megatron-ds merge-data", description="Joins token files, in the order given.")
+    parser.add_argument("--input", nargs="+", required=True, metavar="PREFIX", help="paths without .bin and .idx")
+    parser.add_argument("--output-prefix", required=True, help="path of the output without .bin and .idx")
+    arguments = parser.parse_args(argv)
+    _check_output(arguments.input, arguments.output_prefix)
+    try:
+        inputs = _open_all(arguments.input)
+        _check_dtypes(inputs)
+        with IndexedDatasetBuilder(arguments.output_prefix, inputs[0].dtype) as builder:
+            for indexed in inputs:
+                builder.add_dataset(indexed)
+    except OSError as error:
+        raise DataError(
+            Problem(
+                f"the input can't be read, or {arguments.output_prefix} can't be written: {error}",
+                advice="check permissions and free space; nothing was written",
+            )
+        ) from None
+    logger.info(
+        "%s: %d documents, %d tokens of %s", builder.prefix, builder.num_documents, builder.num_tokens, builder.dtype
+    )
+
+
+def _check_output(prefixes: Sequence[str], output_prefix: str) -> None:
+    output = bin_path(output_prefix).resolve()
+    problems = [
+        Problem(f"give the prefix without the suffix: {prefix[:-4]}, not {prefix}")
+        for prefix in dict.fromkeys([*prefixes, output_prefix])
+        if prefix.endswith((".bin", ".idx"))
+    ]
+    if output in [bin_path(prefix).resolve() for prefix in prefixes]:
+        problems.append(
+            Problem(f"--output-prefix {output_prefix} is one of the inputs", advice="write to another prefix")
+        )
+    if Path(output_prefix).is_dir():
+        problems.append(Problem(f"--output-prefix {output_prefix} is a folder", advice="add the name of the new files"))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _open_all(prefixes: Sequence[str]) -> list[IndexedDataset]:
+    """Opens and checks every input; one error has the problems of all of them."""
+    opened: dict[str, IndexedDataset] = {}
+    problems: list[Problem] = []
+    for prefix in dict.fromkeys(prefixes):
+        try:
+            opened[prefix] = IndexedDataset(prefix)
+            opened[prefix].check_index()
+        except MegatronDsError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    return [opened[prefix] for prefix in prefixes]
+
+
+def _check_dtypes(inputs: Sequence[IndexedDataset]) -> None:
+    first = inputs[0]
+    for other in inputs:
+        if other.dtype != first.dtype:
+            raise DataError(
+                Problem(
+                    f"{first.prefix} has {first.dtype} tokens and {other.prefix} has {other.dtype}; "
+                    "files of two dtypes can't be merged",
+                    advice="preprocess both with the same tokenizer, or train on both as a blend (--data-path)",
+                )
+            )

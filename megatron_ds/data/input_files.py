@@ -1,0 +1,133 @@
+"""The files that ``megatron-ds preprocess`` reads: which they are, what is in them, and how they are opened."""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, cast
+
+from megatron_ds.errors import ConfigError, DataError, Problem
+from megatron_ds.utils.logging import logger
+
+# What is in a file, by its suffix. Other suffixes are read as JSON lines.
+FORMATS = ("jsonl", "text", "csv", "tsv", "parquet")
+_FORMAT_OF_SUFFIX = {".txt": "text", ".text": "text", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
+_COMPRESSED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_REFUSED = (".zst", ".zip", ".tar", ".tgz", ".7z", ".rar")
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file of the input.
+
+    Attributes:
+        path: the file.
+        format: one of `FORMATS`.
+    """
+
+    path: Path
+    format: str
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the file has fewer bytes than its text."""
+        return self.format == "parquet" or self.path.suffix.lower() in _COMPRESSED
+
+
+def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFile]:
+    """The files that are meant, in the order given; those of a pattern in the order of their names.
+
+    Args:
+        names: files, or patterns with ``*``, ``?``, ``[…]`` or ``**``.
+        input_format: one of `FORMATS` for all files, or None: by suffix, before that of a compression.
+
+    Raises:
+        ConfigError: names every file that does not exist or can't be read in its format.
+    """
+    files: list[InputFile] = []
+    problems: list[Problem] = []
+    for name in names:
+        paths = _expand(name)
+        if isinstance(paths, Problem):
+            problems.append(paths)
+            continue
+        for path in paths:
+            file = InputFile(path, input_format or _format_of(path))
+            problem = _refusal(file)
+            if problem is None:
+                files.append(file)
+            else:
+                problems.append(problem)
+    if problems:
+        raise ConfigError(problems)
+    if len(set(files)) < len(files):
+        repeated = next(file for number, file in enumerate(files) if file in files[:number])
+        logger.warning("%s is named more than once in --input, and is read as often", repeated.path)
+    return files
+
+
+def _expand(name: str) -> list[Path] | Problem:
+    path = Path(name)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        return Problem(f"--input {name} is a folder", advice=f"name its files, for instance '{path}/*.jsonl'")
+    if not any(letter in name for letter in "*?["):
+        return Problem(f"input file not found: {name}", advice="check --input")
+    found = sorted(Path(each) for each in glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)
+    return [each for each in found if each.is_file()] or Problem(f"no file matches --input {name}")
+
+
+def _format_of(path: Path) -> str:
+    inner = Path(path.stem) if path.suffix.lower() in _COMPRESSED else path
+    return _FORMAT_OF_SUFFIX.get(inner.suffix.lower(), "jsonl")
+
+
+def _refusal(file: InputFile) -> Problem | None:
+    suffix = file.path.suffix.lower()
+    if suffix in _REFUSED:
+        known = ", ".join(_COMPRESSED)
+        return Problem(
+            f"{file.path} can't be read: {suffix} files are not supported", advice=f"unpack it, or use {known}"
+        )
+    if file.format == "parquet" and suffix in _COMPRESSED:
+        return Problem(f"{file.path} can't be read: Parquet compresses its columns itself", advice="unpack it first")
+    return None
+
+
+def damaged_input(path: Path, what: str) -> Problem:
+    """The problem of an input file that can't be read to its end."""
+    return Problem(f"{path} {what}", advice="copy or download it again; nothing was written")
+
+
+@contextmanager
+def open_input(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file for reading bytes, unpacked when its suffix is that of a compression.
+
+    Raises:
+        DataError: while reading: the compressed file is damaged.
+    """
+    opener = _COMPRESSED.get(path.suffix.lower())
+    if opener is None:
+        with path.open("rb") as file:
+            yield file
+        return
+    try:
+        with opener(path, "rb") as unpacked:
+            # Lines are found by the buffer, in C; the unpacked file itself would look for them in Python.
+            yield cast(BinaryIO, io.BufferedReader(unpacked, 1 << 16))
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(damaged_input(path, f"is damaged: {error}")) from None
+    except OSError as error:
+        # Those of the operating system have a number; those of gzip and bz2 have none.
+        if error.errno is not None:
+            raise
+        raise DataError(damaged_input(path, f"is damaged, or not a {path.suffix} file: {error}")) from None

@@ -1,0 +1,36 @@
+"""Input files of any format as one stream of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from megatron_ds.data.documents import DocumentBatch
+from megatron_ds.data.input_files import InputFile
+from megatron_ds.data.json_lines import read_line_batches
+from megatron_ds.data.records import read_csv, read_parquet, read_text_files
+
+
+def read_batches(files: Sequence[InputFile], keys: Sequence[str], batch_bytes: int) -> Iterator[DocumentBatch]:
+    """Reads all files, in order.
+
+    Args:
+        files: the files.
+        keys: the keys or columns with text.
+        batch_bytes: bytes of a batch, or few more than one document has.
+
+    Raises:
+        DataError: a file is damaged or has other columns.
+    """
+    for kind, group in groupby(files, key=lambda file: file.format):
+        paths = [file.path for file in group]
+        if kind == "text":
+            yield from read_text_files(paths, batch_bytes)
+        elif kind in ("csv", "tsv"):
+            for path in paths:
+                yield from read_csv(path, "\t" if kind == "tsv" else ",", keys, batch_bytes)
+        elif kind == "parquet":
+            for path in paths:
+                yield from read_parquet(path, keys, batch_bytes)
+        else:
+            yield from read_line_batches(paths, batch_bytes)
