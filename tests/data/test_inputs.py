@@ -122,7 +122,7 @@ def test_input_empty_file_is_told(tmp_path: Path, name: str) -> None:
 
 def test_input_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "1.txt").write_bytes(b"good")
-    (tmp_path / "2.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "2.txt").write_bytes(b"bad\xe9")
     with pytest.raises(DataError, match=rf"{tmp_path / '2.txt'} is not UTF-8: byte 0xe9 at position 3"):
         run(tmp_path / "*.txt", tmp_path / "out")
     with caplog.at_level(logging.WARNING, "megatron_ds"):
