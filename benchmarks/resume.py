@@ -29,7 +29,7 @@ from megatron_ds.checkpoint import find_checkpoint
 from megatron_ds.data import build_gpt_datasets, samples_needed
 from megatron_ds.data.batch import Batch, batch_hash
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
-from megatron_ds.models import gpt_layers
+from megatron_ds.models import gpt_layers, whole_model_specs
 from megatron_ds.training.batches import rank_batches
 from megatron_ds.training.evaluation import validation_loss
 from megatron_ds.training.saving import CheckpointSaver
@@ -115,7 +115,7 @@ def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save
         found = find_checkpoint(folder / str(start))
         engine.load(found.folder, found.tag)
     assert engine.progress.step == start
-    saver = CheckpointSaver(run, partial(gpt_layers, run.model), engine, mpu)
+    saver = CheckpointSaver(run, whole_model_specs(partial(gpt_layers, run.model), mpu.topology), engine, mpu)
     batches = rank_batches(run, datasets.train, mpu, consumed_samples=engine.progress.consumed_samples)
     record = Record(facts=tiny.facts())
     while engine.progress.step < end:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from megatron_ds.cli.token_files import named_io_errors
 from megatron_ds.data.indexed_dataset import IndexedDataset, IndexedDatasetBuilder, bin_path
 from megatron_ds.errors import ConfigError, DataError, MegatronDsError, Problem
 from megatron_ds.utils.logging import logger
@@ -28,19 +29,12 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--output-prefix", required=True, help="path of the output without .bin and .idx")
     arguments = parser.parse_args(argv)
     _check_output(arguments.input, arguments.output_prefix)
-    try:
+    with named_io_errors(arguments.output_prefix):
         inputs = _open_all(arguments.input)
         _check_dtypes(inputs)
         with IndexedDatasetBuilder(arguments.output_prefix, inputs[0].dtype) as builder:
             for indexed in inputs:
                 builder.add_dataset(indexed)
-    except OSError as error:
-        raise DataError(
-            Problem(
-                f"the input can't be read, or {arguments.output_prefix} can't be written: {error}",
-                advice="check permissions and free space; nothing was written",
-            )
-        ) from None
     logger.info(
         "%s: %d documents, %d tokens of %s", builder.prefix, builder.num_documents, builder.num_tokens, builder.dtype
     )

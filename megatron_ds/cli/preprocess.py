@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
+from megatron_ds.cli.token_files import named_io_errors
 from megatron_ds.data.encode import EncodedBatch, EncodeOptions, encode_in_order
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import token_dtype
@@ -71,15 +72,8 @@ def main(argv: Sequence[str]) -> None:
     is_packed = any(file.is_packed for file in files)
     total_bytes = None if is_packed else sum(file.path.stat().st_size for file in files)
     progress = _with_progress(batches, total_bytes, arguments.log_interval)
-    try:
+    with named_io_errors(arguments.output_prefix):
         _write(progress, arguments.output_prefix, options, tokenizer)
-    except OSError as error:
-        raise DataError(
-            Problem(
-                f"the input can't be read, or {arguments.output_prefix} can't be written: {error}",
-                advice="check permissions and free space; nothing was written",
-            )
-        ) from None
 
 
 def _parser() -> argparse.ArgumentParser:

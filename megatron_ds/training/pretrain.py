@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from megatron_ds.data import GptDatasets, build_gpt_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.engine.distributed import start_distributed, stop_distributed
 from megatron_ds.models import GptLoss, gpt_layers, whole_model_specs
-from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
 from megatron_ds.training.reporter import Reporter
@@ -52,9 +53,10 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         engine.load(found.folder, found.tag)
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         write_resolved(resolved, Path(run.checkpoint.save))
-    _say_what_runs(resolved, engine, found)
+    specs = whole_model_specs(layers, mpu.topology)
+    _say_what_runs(resolved, specs, engine, found)
 
-    saver = CheckpointSaver(run, layers, engine, mpu)
+    saver = CheckpointSaver(run, specs, engine, mpu)
     with Reporter(run, mpu.global_rank, device, engine.progress) as reporter:
         train(run, engine, datasets, mpu, reporter, saver)
     stop_distributed()
@@ -71,11 +73,13 @@ def _datasets(run: RunConfig) -> GptDatasets:
     )
 
 
-def _say_what_runs(resolved: ResolvedRun, engine: TrainEngine, found: FoundCheckpoint | None) -> None:
+def _say_what_runs(
+    resolved: ResolvedRun, specs: Mapping[str, ShardSpec], engine: TrainEngine, found: FoundCheckpoint | None
+) -> None:
     """The start-up message: what is in force, in a few lines."""
     run = resolved.run
     clip, model = run.optimizer.clip_grad, run.model
-    parameters = sum(math.prod(spec.full_shape) for spec in whole_model_specs(partial(gpt_layers, model)).values())
+    parameters = sum(math.prod(spec.full_shape) for spec in specs.values())
     logger.info(
         "model: %s parameters, vocabulary of %d ids padded to %d",
         f"{parameters:,}",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_ds.checkpoint import Layout, Manifest, point_latest_at
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.engine.base import TrainEngine
-from megatron_ds.models import LayerDef, whole_model_specs
-from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.utils.logging import logger
 
 
@@ -20,13 +19,13 @@ class CheckpointSaver:
 
     Attributes:
         run: the run.
-        layers: makes the model's definition for a rank.
+        specs: how every parameter of the whole model is cut, by canonical name.
         engine: holds the model.
         mpu: where this rank sits.
     """
 
     run: RunConfig
-    layers: Callable[[ModelParallelUnit], Sequence[LayerDef]]
+    specs: Mapping[str, ShardSpec]
     engine: TrainEngine
     mpu: ModelParallelUnit
 
@@ -34,12 +33,11 @@ class CheckpointSaver:
         """Saves the present state under ``folder/global_step<N>`` and points ``latest`` at it."""
         checkpoint = self.engine.save(folder)
         if self.mpu.global_rank == 0:
-            specs = whole_model_specs(self.layers, self.mpu.topology)
             manifest = Manifest(
                 progress=self.engine.progress.to_json(),
                 layout=Layout.of(self.run),
                 model=self.run.model.model_dump(),
-                parameters={name: spec.to_json() for name, spec in specs.items()},
+                parameters={name: spec.to_json() for name, spec in self.specs.items()},
                 options=self.run.model_dump(),
             )
             manifest.write(checkpoint)

@@ -23,8 +23,10 @@ class _RankFilter(logging.Filter):
 
 def _rank_from_environment() -> int:
     # A rank that is no number is reported in preflight; until then it must not keep the report from being printed.
-    text = os.environ.get("RANK", "0")
-    return int(text) if text.isdecimal() else 0
+    try:
+        return int(os.environ.get("RANK", "0"))
+    except ValueError:
+        return 0
 
 
 def set_up_logging(rank: int | None = None, level: int = logging.INFO) -> None:
