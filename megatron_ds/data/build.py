@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from megatron_ds.data.blending import BlendedDataset, BlendOrder, blend_order
+from megatron_ds.data.blend_order import BlendOrder
+from megatron_ds.data.blended_dataset import BlendedDataset
 from megatron_ds.data.data_path import SPLITS, WeightedPrefix, document_ranges, parse_data_path, parse_split
 from megatron_ds.data.gpt_dataset import GptDataset
 from megatron_ds.data.gpt_index import build_gpt_index, epochs_needed
@@ -100,7 +101,7 @@ def _plan(
     seed: int,
     num_samples: int,
 ) -> _SplitPlan:
-    order = blend_order([each.weight for each in prefixes], num_samples)
+    order = BlendOrder([each.weight for each in prefixes])
     parts = tuple(
         _plan_part(data, split, indexed[each.prefix], seq_length=seq_length, seed=seed, num_samples=count)
         if count
