@@ -172,7 +172,7 @@ def _draw(
     columns = np.arange(len(starts))
     # Flat places of keys: indexing with one array takes half the time of two.
     flat_keys, flat_last = keys.reshape(-1), last_keys.reshape(-1)
-    has_rare: NDArray[np.bool_] = is_rare.any(axis=0)
+    has_rare = np.logical_or.reduce(is_rare, axis=0)
     for place in range(is_rare.shape[1]):
         # A window begins where the one before it ended.
         has_begun = keys < _as_keys(place + 1) + spacing
