@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from benchmarks.tiny_run import Case, TinyRun
 from megatron_ds.checkpoint import find_checkpoint
-from megatron_ds.data import build_gpt_datasets, samples_needed
+from megatron_ds.data import TrainingOrder, build_gpt_datasets, samples_needed
 from megatron_ds.data.batch import Batch, batch_hash
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.models import gpt_layers, whole_model_specs
@@ -54,7 +54,7 @@ class Record:
         learning_rates: the rate.
         batch_hashes: SHA-1 of the samples that this rank's engine got.
         random_states: SHA-1 of the state of the dropout stream after the step.
-        mean_losses: where there was an evaluation.
+        validation_losses: where there was an evaluation.
         facts: what is in force.
     """
 
@@ -63,7 +63,7 @@ class Record:
     learning_rates: dict[int, float] = field(default_factory=dict)
     batch_hashes: dict[int, str] = field(default_factory=dict)
     random_states: dict[int, str] = field(default_factory=dict)
-    mean_losses: dict[int, float] = field(default_factory=dict)
+    validation_losses: dict[int, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def after(self, step: int) -> Record:
@@ -114,7 +114,8 @@ def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save
         found = find_checkpoint(folder / str(start))
         engine.load(found.folder, found.tag)
     assert engine.progress.step == start
-    saver = CheckpointSaver(run, whole_model_specs(partial(gpt_layers, run.model), mpu.topology), engine, mpu)
+    specs = whole_model_specs(partial(gpt_layers, run.model), mpu.topology)
+    saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
     batches = rank_batches(run, datasets.train, mpu, consumed_samples=engine.progress.consumed_samples)
     record = Record(facts=tiny.facts())
     while engine.progress.step < end:
@@ -127,7 +128,7 @@ def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save
         record.batch_hashes[step] = _hash_of(micro_batches)
         record.random_states[step] = hashlib.sha1(torch.get_rng_state().numpy().tobytes()).hexdigest()
         if step % EVAL_INTERVAL == 0:
-            record.mean_losses[step] = mean_loss(run, engine, datasets.valid["all"], mpu)
+            record.validation_losses[step] = mean_loss(run, engine, datasets.valid["all"], mpu)
         if step in save_after:
             saver(folder / str(step))
     return record

@@ -10,6 +10,7 @@ from typing import Any
 
 from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Layout, Manifest
 from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data.order import TrainingOrder
 from megatron_ds.errors import CheckpointError, Problem, Source
 
 LATEST = "latest"
@@ -96,6 +97,30 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     if save is not None:
         problems += _save_problems(Path(save), load, origins)
     return found, problems
+
+
+def training_order_problems(found: FoundCheckpoint, run: RunConfig) -> list[Problem]:
+    """One problem where the run would not go on in the order of samples that the checkpoint was trained in.
+
+    Args:
+        found: the checkpoint.
+        run: a run whose data is in order.
+    """
+    try:
+        before = TrainingOrder.from_json(found.manifest.training_order)
+    except (KeyError, TypeError, IndexError):
+        return []  # saved by an earlier version
+    changes = before.changes(TrainingOrder.of(run))
+    if not changes or run.checkpoint.allow_data_change:
+        return []
+    return [
+        Problem(
+            f"this run does not go on with the samples of the checkpoint {found.folder / found.tag}: after "
+            f"{found.manifest.progress.get('consumed_samples')} consumed samples the order would be another one, and "
+            "samples would repeat or be left out\n" + "\n".join(f"    {line}" for line in changes),
+            advice="give the options of the run that saved, or --allow-data-change to go on all the same",
+        )
+    ]
 
 
 def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:

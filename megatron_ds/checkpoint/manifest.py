@@ -57,6 +57,8 @@ class Manifest:
         model: the architecture's options, vocabulary size included.
         parameters: canonical name → how it is cut (`megatron_ds.mpu.ShardSpec` as JSON).
         options: every option of the run that saved, by block.
+        training_order: what the order of its samples depends on (`megatron_ds.data.TrainingOrder` as JSON); empty where
+            that is not known.
         format_version: of this file.
     """
 
@@ -65,6 +67,7 @@ class Manifest:
     model: dict[str, Any]
     parameters: dict[str, dict[str, Any]]
     options: dict[str, Any] = field(default_factory=dict)
+    training_order: dict[str, Any] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:
@@ -88,7 +91,7 @@ class Manifest:
             manifest = cls(**{**content, "layout": Layout(**content["layout"])})
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
-        for name in ("progress", "model", "parameters", "options"):
+        for name in ("progress", "model", "parameters", "options", "training_order"):
             if not isinstance(getattr(manifest, name), dict):
                 raise ValueError(f"its {name} is no object")
         if not isinstance(manifest.progress.get("step"), int):

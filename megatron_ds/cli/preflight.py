@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems
+from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.data import check_data, samples_needed
@@ -35,12 +35,15 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     resolved, vocabulary_problems = _with_vocabulary(resolved)
     run = resolved.run
     problems += vocabulary_problems
-    problems += check_data(
+    data_problems = check_data(
         run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
     )
+    problems += data_problems
     problems += monitor_problems(run.logging, resolved.origins)
     found, load_problems = checkpoint_problems(run, resolved.origins)
     problems += load_problems
+    if found is not None and not data_problems:
+        problems += training_order_problems(found, run)
     if problems:
         raise ConfigError(problems)
     return resolved, found

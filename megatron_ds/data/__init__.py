@@ -2,6 +2,7 @@
 
 from megatron_ds.data.build import GptDatasets, build_gpt_datasets
 from megatron_ds.data.check import check_data
+from megatron_ds.data.order import TrainingOrder
 from megatron_ds.data.samples import SampleCounts, samples_needed
 
-__all__ = ["GptDatasets", "SampleCounts", "build_gpt_datasets", "check_data", "samples_needed"]
+__all__ = ["GptDatasets", "SampleCounts", "TrainingOrder", "build_gpt_datasets", "check_data", "samples_needed"]

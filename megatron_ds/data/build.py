@@ -13,7 +13,8 @@ from megatron_ds.data.gpt_dataset import GptDataset
 from megatron_ds.data.gpt_index import build_gpt_index, epochs_needed
 from megatron_ds.data.index_cache import IndexCache, IndexKey, cache_folder
 from megatron_ds.data.indexed_dataset import IndexedDataset
-from megatron_ds.data.samples import SampleCounts
+from megatron_ds.data.samples import SampleCounts, SampleDataset
+from megatron_ds.data.shuffled_dataset import ShuffledDataset
 from megatron_ds.data.sources import Blend, parse_sources
 from megatron_ds.errors import DataError, Problem
 from megatron_ds.utils.logging import logger
@@ -32,9 +33,9 @@ class GptDatasets:
         test: test sets by name.
     """
 
-    train: GptDataset | BlendedDataset | None = None
-    valid: Mapping[str, GptDataset | BlendedDataset] = field(default_factory=dict)
-    test: Mapping[str, GptDataset | BlendedDataset] = field(default_factory=dict)
+    train: SampleDataset | None = None
+    valid: Mapping[str, SampleDataset] = field(default_factory=dict)
+    test: Mapping[str, SampleDataset] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,11 @@ def build_gpt_datasets(
     wait()
     _say(plans, samples)
     built = [(plan.blend, _open(plan, cache)) for plan in plans]
+    train = next((dataset for blend, dataset in built if blend.split == "train"), None)
+    if train is not None and data.dataloader_type == "cyclic":
+        train = ShuffledDataset(train, seed)
     return GptDatasets(
-        train=next((dataset for blend, dataset in built if blend.split == "train"), None),
+        train=train,
         valid={blend.name: dataset for blend, dataset in built if blend.split == "valid"},
         test={blend.name: dataset for blend, dataset in built if blend.split == "test"},
     )
@@ -205,6 +209,13 @@ def build_indices(plans: Iterable[PlannedBlend], cache_path: str | None) -> int:
             continue
         cache = IndexCache(cache_folder(key.prefix, cache_path))
         if cache.load(key) is None:
+            logger.info(
+                "building the sample index of %s (%s: %d documents, %d epochs)",
+                key.prefix,
+                key.split,
+                part.num_documents,
+                key.num_epochs,
+            )
             index = build_gpt_index(
                 part.indexed.document_lengths(*key.documents),
                 first_document=key.documents[0],
@@ -218,7 +229,7 @@ def build_indices(plans: Iterable[PlannedBlend], cache_path: str | None) -> int:
     return num_built
 
 
-def _open(plan: PlannedBlend, cache_path: str | None) -> GptDataset | BlendedDataset:
+def _open(plan: PlannedBlend, cache_path: str | None) -> SampleDataset:
     datasets = [_open_part(part, cache_path) for part in plan.parts]
     if len(datasets) == 1 and datasets[0] is not None:
         return datasets[0]

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
 
+from megatron_ds.engine.failure import raise_if_peer_failed
 from megatron_ds.engine.rendezvous import forget_port, meet
 
+_SECONDS_BETWEEN_CHECKS = 2.0
 # What a launcher would have set.
 _ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
@@ -23,14 +29,24 @@ def local_device() -> torch.device:
     return torch.device("cpu")
 
 
-def start_distributed(timeout_minutes: float) -> torch.device:
+@dataclass(frozen=True)
+class Joined:
+    """A process that has joined its group.
+
+    Attributes:
+        device: of this rank.
+        store: where the processes met; for words that are passed without a collective.
+    """
+
+    device: torch.device
+    store: Store
+
+
+def start_distributed(timeout_minutes: float) -> Joined:
     """Joins the process group that the launcher's environment describes; alone when there is no launcher.
 
     Args:
         timeout_minutes: how long a collective may wait.
-
-    Returns:
-        The device of this rank.
 
     Raises:
         TrainingError: the processes can't meet.
@@ -47,9 +63,10 @@ def start_distributed(timeout_minutes: float) -> torch.device:
         _share_cores(world_size)
     timeout = timedelta(minutes=timeout_minutes)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    store = meet(rank, world_size, timeout)
     dist.init_process_group(
         backend,
-        store=meet(rank, world_size, timeout),
+        store=store,
         rank=rank,
         world_size=world_size,
         timeout=timeout,
@@ -60,7 +77,27 @@ def start_distributed(timeout_minutes: float) -> torch.device:
     dist.all_reduce(torch.zeros(1, device=device))
     forget_port(rank)
     _join_deepspeed(backend, timeout)
-    return device
+    return Joined(device, store)
+
+
+def wait_for_all(store: Store, name: str, *, check: Callable[[], None] = raise_if_peer_failed) -> None:
+    """Waits until every process has called this, however long that takes.
+
+    For work that a few processes do for all, such as an index of an hour: a collective would give up after its timeout.
+
+    Args:
+        store: where the processes met.
+        name: of what is waited for; each is waited for once.
+        check: called every few seconds; raises when waiting is of no use any more.
+    """
+    key, world_size = f"megatron_ds/waiting/{name}", dist.get_world_size()
+    last_check = time.monotonic()
+    store.add(key, 1)
+    while store.add(key, 0) < world_size:
+        time.sleep(0.05)
+        if time.monotonic() - last_check > _SECONDS_BETWEEN_CHECKS:
+            check()
+            last_check = time.monotonic()
 
 
 def _join_deepspeed(backend: str, timeout: timedelta) -> None:

@@ -17,7 +17,7 @@ from datetime import timedelta
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]
 
-from megatron_ds.errors import MegatronDsError, Problem
+from megatron_ds.errors import MegatronDsError, Problem, TrainingError
 
 # A launcher ends all ranks within a second or two of the first one's end, and so most often during this wait.
 _SECONDS_FOR_CAUSE = 8.0
@@ -64,6 +64,25 @@ def failing_together() -> Iterator[None]:
         if first is not None:
             raise PeerError(first, error) from error
         raise
+
+
+def raise_if_peer_failed() -> None:
+    """For a process that waits without a collective, which would have noticed.
+
+    Raises:
+        PeerError: another rank has failed.
+        TrainingError: rank 0 is gone.
+    """
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return
+    waiting = TrainingError("waited for the other ranks")
+    try:
+        store = _store()
+        if store.check([_key()]):
+            rank, exit_code = store.get(_key()).decode().split()
+            raise PeerError(Failure(int(rank), int(exit_code)), waiting)
+    except (OSError, DistError) as error:
+        raise TrainingError("rank 0 is gone, while this one waited for the others") from error
 
 
 def _first_failure(error: Exception) -> Failure | None:

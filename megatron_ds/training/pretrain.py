@@ -9,14 +9,12 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-import torch.distributed as dist
-
 from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data import GptDatasets, build_gpt_datasets, samples_needed
+from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine
-from megatron_ds.engine.distributed import start_distributed, stop_distributed
+from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
 from megatron_ds.models import GptLoss, gpt_layers, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
@@ -35,17 +33,17 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     """
     run = resolved.run
     parallel = run.parallel
-    device = start_distributed(parallel.distributed_timeout_minutes)
+    joined = start_distributed(parallel.distributed_timeout_minutes)
     # Importing DeepSpeed before the process group's environment is set would make it guess the accelerator.
     from megatron_ds.engine.build import build_engine
 
     mpu = ModelParallelUnit.create(
         parallel.tensor_model_parallel_size,
         parallel.pipeline_model_parallel_size,
-        device,
+        joined.device,
         timedelta(minutes=parallel.distributed_timeout_minutes),
     )
-    datasets = _datasets(run)
+    datasets = _datasets(run, joined)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
     layers = partial(gpt_layers, run.model)
     engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
@@ -56,20 +54,21 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     specs = whole_model_specs(layers, mpu.topology)
     _say_what_runs(resolved, specs, engine, found)
 
-    saver = CheckpointSaver(run, specs, engine, mpu)
-    with Reporter(run, mpu.global_rank, device, engine.progress) as reporter:
+    saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
+    with Reporter(run, mpu.global_rank, joined.device, engine.progress) as reporter:
         train(run, engine, datasets, mpu, reporter, saver)
     stop_distributed()
 
 
-def _datasets(run: RunConfig) -> GptDatasets:
+def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
     return build_gpt_datasets(
         run.data,
         seq_length=run.model.seq_length,
         seed=run.training.seed,
         samples=samples_needed(run),
         is_builder=os.environ["LOCAL_RANK"] == "0",
-        wait=dist.barrier,
+        # No collective: indexing may take longer than one waits.
+        wait=partial(wait_for_all, joined.store, "sample indices"),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from megatron_ds.checkpoint import Layout, Manifest, point_latest_at
 from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data import TrainingOrder
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.utils.logging import logger
@@ -22,12 +23,14 @@ class CheckpointSaver:
         specs: how every parameter of the whole model is cut, by canonical name.
         engine: holds the model.
         mpu: where this rank sits.
+        training_order: what the order of the run's samples depends on.
     """
 
     run: RunConfig
     specs: Mapping[str, ShardSpec]
     engine: TrainEngine
     mpu: ModelParallelUnit
+    training_order: TrainingOrder
 
     def __call__(self, folder: Path) -> None:
         """Saves the present state under ``folder/global_step<N>`` and points ``latest`` at it."""
@@ -39,6 +42,7 @@ class CheckpointSaver:
                 model=self.run.model.model_dump(),
                 parameters={name: spec.to_json() for name, spec in self.specs.items()},
                 options=self.run.model_dump(),
+                training_order=self.training_order.to_json(),
             )
             manifest.write(checkpoint)
             point_latest_at(folder, checkpoint.name)

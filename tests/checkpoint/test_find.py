@@ -12,11 +12,14 @@ from megatron_ds.checkpoint import (
     checkpoint_problems,
     find_checkpoint,
     point_latest_at,
+    training_order_problems,
 )
 from megatron_ds.config import resolve
 from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data import TrainingOrder
 from megatron_ds.errors import CheckpointError
 from tests.config.helpers import environ, words
+from tests.data.conftest import numbered_documents, write_documents
 
 
 def _run(*flags: str, world_size: int = 1) -> RunConfig:
@@ -162,3 +165,50 @@ def test_options_that_changed_since_the_checkpoint_are_told(tmp_path):
     assert changed_options(found, _run("--train-iters", "9", "--lr-decay-iters", "6")) == [
         "training.train_iters: 6 -> 9"
     ]
+
+
+def _order_problems(folder: Path, saved: RunConfig, now: RunConfig) -> list[str]:
+    checkpoint = _save(folder, saved)
+    file = checkpoint / "manifest.json"
+    content = json.loads(file.read_text())
+    content["training_order"] = json.loads(json.dumps(TrainingOrder.of(saved).to_json()))
+    file.write_text(json.dumps(content))
+    return [str(problem) for problem in training_order_problems(find_checkpoint(folder), now)]
+
+
+def test_resume_with_other_blend_weights_is_refused_unless_asked_for(tmp_path):
+    """D10."""
+    a, b = (write_documents(tmp_path / name, numbered_documents([40] * 9)) for name in "ab")
+    saved = _run("--data-path", "1", a, "1", b)
+    now = _run("--data-path", "2", a, "1", b)
+    (problem,) = _order_problems(tmp_path / "run", saved, now)
+    assert "after 16 consumed samples the order would be another one" in problem
+    assert "50.0000% of a 0:9" in problem
+    assert "66.6667% of a 0:9" in problem
+    assert "--allow-data-change" in problem
+    asked = _run("--data-path", "2", a, "1", b, "--allow-data-change", "--load", str(tmp_path / "run"))
+    assert _order_problems(tmp_path / "asked", saved, asked) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (("--seed", "5"), "seed: 1234 -> 5"),
+        (("--split", "8,1,1"), "0:7"),
+        (("--dataloader-type", "cyclic"), "dataloader_type: single -> cyclic"),
+        (("--seq-length", "8"), "seq_length: 16 -> 8"),
+    ],
+)
+def test_resume_in_another_order_names_what_changed(tmp_path, flags, named):
+    prefix = write_documents(tmp_path / "a", numbered_documents([40] * 9))
+    (problem,) = _order_problems(tmp_path / "run", _run("--data-path", prefix), _run("--data-path", prefix, *flags))
+    assert named in problem
+
+
+def test_resume_with_other_batches_more_steps_or_moved_data_goes_on(tmp_path):
+    prefix = write_documents(tmp_path / "a", numbered_documents([40] * 9))
+    (tmp_path / "moved").mkdir()
+    moved = write_documents(tmp_path / "moved" / "a", numbered_documents([40] * 9))
+    saved = _run("--data-path", "3", prefix)
+    now = _run("--data-path", "7", moved, "--global-batch-size", "8", "--train-iters", "99", "--eval-iters", "1")
+    assert _order_problems(tmp_path / "run", saved, now) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -37,8 +38,14 @@ def build(
     seed: int = 1234,
     cache: Path | None = None,
     is_builder: bool = True,
+    dataloader_type: Literal["single", "cyclic"] = "single",
 ) -> GptDatasets:
-    data = DataConfig(data_path=list(data_path), split=split, data_cache_path=str(cache) if cache else None)
+    data = DataConfig(
+        data_path=list(data_path),
+        split=split,
+        data_cache_path=str(cache) if cache else None,
+        dataloader_type=dataloader_type,
+    )
     return build_gpt_datasets(
         data,
         seq_length=seq_length,

@@ -129,12 +129,27 @@ def test_build_logs_samples_share_and_epochs(tmp_path: Path, caplog: pytest.LogC
     b = write_documents(tmp_path / "b", numbered_documents([320]))
     with caplog.at_level(logging.INFO, "megatron_ds"):
         build("1", a, "3", b, train=40)
-    assert [message.split() for message in caplog.messages] == [
+    assert [message.split()[:6] for message in caplog.messages[:2]] == [
+        ["building", "the", "sample", "index", "of", prefix] for prefix in (a, b)
+    ]
+    lines = caplog.messages[2:]
+    assert [line.split() for line in lines] == [
         ["set", "documents", "tokens", "weight", "samples", "share", "epochs", "data"],
         ["train", "1", "160", "25.00%", "10", "25.00%", "1.00", a],
         ["train", "1", "320", "75.00%", "30", "75.00%", "1.50", b],
     ]
-    assert caplog.messages[1].index("25.00%") == caplog.messages[2].index("75.00%")
+    assert lines[1].index("25.00%") == lines[2].index("75.00%")
+
+
+def test_cyclic_order_has_every_sample_of_the_run_once(tmp_path: Path) -> None:
+    a = write_documents(tmp_path / "a", numbered_documents([160]))
+    b = write_documents(tmp_path / "b", [[token + 1000 for token in range(160)]])
+    single = rows(build("1", a, "3", b, train=40).train)
+    cyclic = rows(build("1", a, "3", b, train=40, dataloader_type="cyclic").train)
+    assert sorted(single) == sorted(cyclic)
+    assert single != cyclic
+    assert cyclic == rows(build("1", a, "3", b, train=40, dataloader_type="cyclic").train)
+    assert cyclic != rows(build("1", a, "3", b, train=40, dataloader_type="cyclic", seed=1).train)
 
 
 def cache_files(folder: Path) -> set[str]:

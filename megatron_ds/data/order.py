@@ -1,0 +1,103 @@
+"""What the order of training samples depends on: saved with a checkpoint, compared when a run goes on from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from megatron_ds.data.build import extent
+from megatron_ds.data.indexed_dataset import IndexedDataset
+from megatron_ds.data.sources import parse_sources
+
+if TYPE_CHECKING:
+    from megatron_ds.config.blocks import RunConfig
+
+
+@dataclass(frozen=True)
+class OrderedPart:
+    """One part of the training blend. Without its folder: data may be moved between two starts of a run.
+
+    Attributes:
+        name: of its files, without folder and suffix.
+        share: of the samples, as its weight says, rounded to nine digits.
+        documents: first document, and one past the last.
+        num_tokens: tokens in these.
+    """
+
+    name: str
+    share: float
+    documents: tuple[int, int]
+    num_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.share:.4%} of {self.name} {self.documents[0]}:{self.documents[1]} ({self.num_tokens} tokens)"
+
+
+@dataclass(frozen=True)
+class TrainingOrder:
+    """Runs in which this is equal train on the same samples in the same order.
+
+    Attributes:
+        parts: of the training blend.
+        seq_length: input tokens per sample.
+        seed: of the order.
+        dataloader_type: ``single`` or ``cyclic``.
+        num_samples: samples of the whole run, where the order depends on that: with ``cyclic``.
+    """
+
+    parts: tuple[OrderedPart, ...]
+    seq_length: int
+    seed: int
+    dataloader_type: str
+    num_samples: int | None
+
+    @classmethod
+    def of(cls, run: RunConfig) -> TrainingOrder:
+        """The order of a run. Reads the headers of its token files.
+
+        Raises:
+            ConfigError: the data options are malformed.
+            DataError: a file is missing or broken.
+        """
+        train = next(blend for blend in parse_sources(run.data) if blend.split == "train")
+        total = sum(part.weight for part in train.parts)
+        parts = []
+        for part in train.parts:
+            documents, num_tokens = extent(part, IndexedDataset(part.prefix))
+            share = round(float(part.weight / total), 9)
+            parts.append(OrderedPart(Path(part.prefix).name, share, documents, num_tokens))
+        kind = run.data.dataloader_type
+        num_samples = run.training.train_iters * run.global_batch_size if kind == "cyclic" else None
+        return cls(tuple(parts), run.model.seq_length, run.training.seed, kind, num_samples)
+
+    def to_json(self) -> dict[str, Any]:
+        """The values as JSON has them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> TrainingOrder:
+        """The inverse of `to_json`.
+
+        Raises:
+            KeyError, TypeError: something is missing.
+        """
+        parts = tuple(
+            OrderedPart(**{**part, "documents": (part["documents"][0], part["documents"][1])})
+            for part in content["parts"]
+        )
+        return cls(**{**content, "parts": parts})
+
+    def changes(self, now: TrainingOrder) -> list[str]:
+        """What is different in `now`, a line for each; empty when it is the same order."""
+        before_values, now_values = self.to_json(), now.to_json()
+        lines = [
+            f"{name}: {before_values[name]} -> {value}"
+            for name, value in now_values.items()
+            if name != "parts" and before_values[name] != value
+        ]
+        if self.parts != now.parts:
+            lines.append(f"data: {', '.join(map(str, self.parts))} -> {', '.join(map(str, now.parts))}")
+        return lines

@@ -1,0 +1,35 @@
+"""The samples of a run in one more random order, for ``--dataloader-type cyclic``."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megatron_ds.data.samples import SampleDataset
+
+# Key of the random stream, after the split numbers that begin those of `gpt_index`.
+_CYCLIC = 3
+
+
+class ShuffledDataset:
+    """All samples of a data set, each once, in an order that follows from their number and the seed.
+
+    Args:
+        dataset: the samples.
+        seed: seed of the order.
+    """
+
+    def __init__(self, dataset: SampleDataset, seed: int) -> None:
+        self._dataset = dataset
+        # Sorting raw random bits: NumPy promises these to stay the same in all versions, unlike `permutation`.
+        bits = np.random.PCG64(np.random.SeedSequence((seed, _CYCLIC)))
+        self._order = np.argsort(bits.random_raw(len(dataset)), kind="stable")
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, index: int, /) -> NDArray[np.int64]:
+        """Sample `index` of the new order, [seq_length + 1]."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        return self._dataset[int(self._order[index])]
