@@ -68,4 +68,4 @@ def document_mask(document_ids: Tensor) -> Tensor:
         bool ``[B, 1, S, S]``: true where the query of the row attends to the key of the column.
     """
     same = document_ids.unsqueeze(2) == document_ids.unsqueeze(1)
-    return same.tril().unsqueeze(1)
+    return same.tril_().unsqueeze(1)
