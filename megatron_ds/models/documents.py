@@ -70,7 +70,7 @@ class DocumentTransformerLayer(ParallelTransformerLayer):
         return super().forward(hidden, document_ids), document_ids
 
 
-class DocumentFinalNorm(nn.LayerNorm):
+class DocumentFinalLayerNorm(nn.LayerNorm):
     """The norm after the last transformer layer, where document ids end."""
 
     def forward(self, inputs: WithDocuments) -> Tensor:  # type: ignore[override]

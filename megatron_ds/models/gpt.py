@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.models.documents import (
     DocumentEmbedding,
-    DocumentFinalNorm,
+    DocumentFinalLayerNorm,
     DocumentPositionEmbedding,
     DocumentTransformerLayer,
 )
@@ -54,35 +54,40 @@ def gpt_layers(
     def vocabulary(module_type: type[VocabParallelEmbedding]) -> VocabParallelEmbedding:
         return module_type(vocab_size, padded_vocab_size, config.hidden_size, mpu, init_std=config.init_method_std)
 
+    # A layer's `module_type` stays the plain class: how a pipeline deals layers to stages does not depend on a switch.
     embedding = DocumentEmbedding if reset_position_ids or reset_attention_mask else VocabParallelEmbedding
     block = DocumentTransformerLayer if reset_attention_mask else ParallelTransformerLayer
-    norm = DocumentFinalNorm if reset_attention_mask else nn.LayerNorm
+    norm = DocumentFinalLayerNorm if reset_attention_mask else nn.LayerNorm
     if config.untie_embeddings_and_output_weights:
         head = LayerDef("lm_head", LanguageModelHead, lambda: vocabulary(LanguageModelHead))
     else:
         head = LayerDef(
-            "lm_head", embedding, lambda: vocabulary(embedding), tied_to="word_embeddings", forward=_tied_head
+            "lm_head",
+            VocabParallelEmbedding,
+            lambda: vocabulary(embedding),
+            tied_to="word_embeddings",
+            forward=_tied_head,
         )
     return [
-        LayerDef("word_embeddings", embedding, lambda: vocabulary(embedding)),
-        _position_layer(config, reset_position_ids, reset_attention_mask),
+        LayerDef("word_embeddings", VocabParallelEmbedding, lambda: vocabulary(embedding)),
+        LayerDef(
+            "position_embeddings",
+            PositionEmbedding,
+            lambda: _positions(config, reset_position_ids, reset_attention_mask),
+        ),
         *(
-            LayerDef(f"layers.{index}", block, lambda: block(config, mpu), recompute=True)
+            LayerDef(f"layers.{index}", ParallelTransformerLayer, lambda: block(config, mpu), recompute=True)
             for index in range(config.num_layers)
         ),
-        LayerDef("final_layernorm", norm, lambda: norm(config.hidden_size, eps=config.layernorm_epsilon)),
+        LayerDef("final_layernorm", nn.LayerNorm, lambda: norm(config.hidden_size, eps=config.layernorm_epsilon)),
         head,
     ]
 
 
-def _position_layer(config: ModelConfig, reset_position_ids: bool, reset_attention_mask: bool) -> LayerDef:
+def _positions(config: ModelConfig, reset_position_ids: bool, reset_attention_mask: bool) -> PositionEmbedding:
     if not (reset_position_ids or reset_attention_mask):
-        return LayerDef("position_embeddings", PositionEmbedding, lambda: PositionEmbedding(config))
-    return LayerDef(
-        "position_embeddings",
-        DocumentPositionEmbedding,
-        lambda: DocumentPositionEmbedding(config, restart=reset_position_ids, pass_on=reset_attention_mask),
-    )
+        return PositionEmbedding(config)
+    return DocumentPositionEmbedding(config, restart=reset_position_ids, pass_on=reset_attention_mask)
 
 
 class GptLoss:

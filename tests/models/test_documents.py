@@ -15,7 +15,7 @@ from torch import Tensor
 from megatron_ds.config.blocks import DataConfig, ModelConfig
 from megatron_ds.data.batch import Batch, make_batch
 from megatron_ds.data.boundaries import DocumentBoundaries
-from megatron_ds.models import SequentialModel, gpt_layers, initialize_weights
+from megatron_ds.models import LayerDef, SequentialModel, gpt_layers, initialize_weights
 from megatron_ds.models.attention import document_mask
 from megatron_ds.models.documents import document_positions
 from megatron_ds.mpu import ModelParallelUnit
@@ -49,7 +49,7 @@ def _tokens(text: str) -> list[int]:
     return [NAMES[name] for name in text.split()]
 
 
-def _model(reset_positions: bool, reset_attention: bool) -> SequentialModel:
+def _layers(reset_positions: bool, reset_attention: bool) -> list[LayerDef]:
     config = ModelConfig(
         num_layers=2,
         hidden_size=32,
@@ -61,9 +61,12 @@ def _model(reset_positions: bool, reset_attention: bool) -> SequentialModel:
         attention_dropout=0.0,
     )
     mpu = ModelParallelUnit.offline()
-    layers = gpt_layers(config, mpu, reset_position_ids=reset_positions, reset_attention_mask=reset_attention)
-    model = SequentialModel(layers)
-    initialize_weights(model.named_parameters(), 1234, mpu)
+    return gpt_layers(config, mpu, reset_position_ids=reset_positions, reset_attention_mask=reset_attention)
+
+
+def _model(reset_positions: bool, reset_attention: bool) -> SequentialModel:
+    model = SequentialModel(_layers(reset_positions, reset_attention))
+    initialize_weights(model.named_parameters(), 1234, ModelParallelUnit.offline())
     return model
 
 
@@ -138,6 +141,14 @@ def test_each_document_of_a_sample_has_the_scores_that_it_has_alone() -> None:
             start = end
     # Without the switches a document's scores depend on what stands before it.
     assert differs > 1e-3
+
+
+@pytest.mark.parametrize("switches", [(True, False), (False, True), (True, True)])
+def test_switches_leave_the_dealing_of_layers_to_stages_alone(switches: tuple[bool, bool]) -> None:
+    ours, theirs = (
+        [(layer.name, layer.module_type) for layer in _layers(*each)] for each in (switches, (False, False))
+    )
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("switches", [(True, False), (False, True), (True, True)])
