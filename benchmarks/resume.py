@@ -31,7 +31,7 @@ from megatron_ds.data.batch import Batch, batch_hash
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.models import gpt_layers, whole_model_specs
 from megatron_ds.training.batches import rank_batches
-from megatron_ds.training.evaluation import validation_loss
+from megatron_ds.training.evaluation import mean_loss
 from megatron_ds.training.saving import CheckpointSaver
 from tests.dist.pool import run_ranks
 
@@ -54,7 +54,7 @@ class Record:
         learning_rates: the rate.
         batch_hashes: SHA-1 of the samples that this rank's engine got.
         random_states: SHA-1 of the state of the dropout stream after the step.
-        validation_losses: where there was an evaluation.
+        mean_losses: where there was an evaluation.
         facts: what is in force.
     """
 
@@ -63,7 +63,7 @@ class Record:
     learning_rates: dict[int, float] = field(default_factory=dict)
     batch_hashes: dict[int, str] = field(default_factory=dict)
     random_states: dict[int, str] = field(default_factory=dict)
-    validation_losses: dict[int, float] = field(default_factory=dict)
+    mean_losses: dict[int, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def after(self, step: int) -> Record:
@@ -110,7 +110,6 @@ def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save
         wait=dist.barrier,
     )
     assert datasets.train is not None
-    assert datasets.valid is not None
     if start > 0:
         found = find_checkpoint(folder / str(start))
         engine.load(found.folder, found.tag)
@@ -128,7 +127,7 @@ def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save
         record.batch_hashes[step] = _hash_of(micro_batches)
         record.random_states[step] = hashlib.sha1(torch.get_rng_state().numpy().tobytes()).hexdigest()
         if step % EVAL_INTERVAL == 0:
-            record.validation_losses[step] = validation_loss(run, engine, datasets.valid, mpu)
+            record.mean_losses[step] = mean_loss(run, engine, datasets.valid["all"], mpu)
         if step in save_after:
             saver(folder / str(step))
     return record

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron_ds.data.data_path import document_ranges, parse_split
+from megatron_ds.data.data_path import BlendPart, parse_split
 from megatron_ds.data.indexed_dataset import IndexedDataset
 from megatron_ds.training.metrics import METRICS_FILE, read_metrics
 from megatron_ds.training.plot import losses_of, plot_file
@@ -39,7 +39,8 @@ def unigram_entropy(tokens: NDArray[Any]) -> float:
 def training_tokens(prefix: str, split: str) -> NDArray[Any]:
     """The tokens of the documents that the training split of a corpus has."""
     corpus = IndexedDataset(prefix)
-    first, end = document_ranges(parse_split(split), corpus.num_documents)["train"]
+    shares = parse_split(split)
+    first, end = BlendPart(prefix, end=shares[0] / sum(shares)).documents(corpus.num_documents)
     return corpus.tokens[corpus.document_start(first) : corpus.document_start(end)]
 
 

@@ -98,8 +98,31 @@ class DataConfig(OptionBlock):
     data_path: list[str] = option(
         [], "One prefix of .bin/.idx files, or weight/prefix pairs: `0.3 code_text_document 0.7 web_text_document`."
     )
-    split: str = option("969,30,1", "Shares of the documents for training, validation and test.")
+    split: str = option("969,30,1", "Shares of the documents of --data-path for training, validation and test.")
+    train_data_path: list[str] = option(
+        [], "Training data by itself, in place of --data-path and --split: all documents of a prefix, or a blend."
+    )
+    valid_data_path: list[str] = option([], "Validation data by itself, like --train-data-path.")
+    test_data_path: list[str] = option([], "Test data by itself, like --train-data-path.")
+    train_weighted_split_paths: list[str] = option(
+        [],
+        "Training data as `NAME: WEIGHT START:END PREFIX, …`: a blend of ranges of documents, as shares from 0 to 1.",
+        long_text=True,
+    )
+    valid_weighted_split_paths: list[str] = option(
+        [],
+        "Validation sets, each `NAME: WEIGHT START:END PREFIX, …`; each is evaluated and logged under its name.",
+        long_text=True,
+    )
+    test_weighted_split_paths: list[str] = option(
+        [], "Test sets, like --valid-weighted-split-paths; evaluated at the end of training.", long_text=True
+    )
     data_cache_path: str | None = option(None, "Folder for the sample indices; beside the data files when not given.")
+    dataloader_type: Literal["single", "cyclic"] = option(
+        "single",
+        "Order of training samples. `single`: one pass over the samples of the run, epoch after epoch. `cyclic`: all "
+        "samples of the run shuffled once more, epochs and sets of a blend among each other.",
+    )
     num_workers: int = option(0, "Background processes of the data loader.", ge=0, le=1024)
     tokenizer_type: (
         Literal["HFTokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer", "ByteTokenizer", "NullTokenizer"] | None
@@ -196,6 +219,11 @@ class CheckpointConfig(OptionBlock):
     load: str | None = option(None, "Folder of checkpoints to go on from.")
     save_interval: int | None = option(
         None, "Steps between checkpoints. The last step is always saved when --save is given.", ge=1, le=_MOST_STEPS
+    )
+    allow_data_change: bool = option(
+        False,
+        "Goes on from --load with other training data, another blend or another order, instead of stopping with an "
+        "error: samples may then repeat or be left out.",
     )
     allow_fresh_start: bool = option(
         False, "Starts from step 0 when --load finds no checkpoint, instead of stopping with an error."

@@ -58,6 +58,11 @@ class Option:
         return values
 
     @property
+    def long_text(self) -> bool:
+        """True when a text may be longer than a path."""
+        return bool(self._extra["long_text"])
+
+    @property
     def required(self) -> bool:
         """True when there is no default."""
         return self.field.is_required()
@@ -183,7 +188,7 @@ def _validated(option: Option, value: Any) -> Any:
         raise ValueError(_wanted(option, error)) from None
     for text in valid if isinstance(valid, list) else [valid]:
         if isinstance(text, str):
-            check_text(text)
+            check_text(text, is_path=not option.long_text)
     return valid
 
 
@@ -195,11 +200,12 @@ def _float(number: int) -> float:
         return math.inf
 
 
-def check_text(text: str) -> None:
+def check_text(text: str, *, is_path: bool = True) -> None:
     """Checks what holds for every text that a user gives: nearly all of them are paths, or become part of one.
 
     Args:
         text: the text.
+        is_path: whether it must be as short as a path.
 
     Raises:
         ValueError: the text is empty, or no file system takes it; the message says what is wanted.
@@ -212,7 +218,7 @@ def check_text(text: str) -> None:
         raise ValueError("text that isn't empty (leave the option out instead)")
     if b"\0" in encoded:
         raise ValueError("text without null characters")
-    if len(encoded) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in encoded.split(b"/")):
+    if is_path and (len(encoded) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in encoded.split(b"/"))):
         raise ValueError(
             f"text of at most {_LONGEST_PATH} bytes, and {_LONGEST_NAME} between two slashes, as a path has"
         )

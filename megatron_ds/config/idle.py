@@ -28,6 +28,10 @@ class _Idle:
 _DYNAMIC_SCALE = tuple(
     f"training.{name}" for name in ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
 )
+# Options that name the data of one split.
+_OWN_PATHS = tuple(
+    f"data.{split}_{kind}" for split in ("train", "valid", "test") for kind in ("data_path", "weighted_split_paths")
+)
 # The one tokenizer type that reads each of these.
 _READER: Mapping[str, str] = {
     "data.tokenizer_name_or_path": "HFTokenizer",
@@ -44,6 +48,10 @@ def _is_constant(settings: Settings) -> bool:
 def _is_other_tokenizer(reader: str) -> Callable[[Settings], bool]:
     # Without a type the run is refused later, for that.
     return lambda settings: settings.value("data.tokenizer_type") not in (None, reader)
+
+
+def _own_paths(settings: Settings) -> list[str]:
+    return [path for path in all_options() if path.endswith(_OWN_PATHS) and settings.value(path)]
 
 
 _TABLE: tuple[_Idle, ...] = (
@@ -72,6 +80,8 @@ _TABLE: tuple[_Idle, ...] = (
         lambda s: not any(s.value(f"data.{name}") for name in DOCUMENT_OPTIONS),
         f"without any of {', '.join(DOCUMENT_OPTIONS)}",
     ),
+    _Idle(("data.split",), lambda s: bool(_own_paths(s)), "without data_path: other options say what is training data"),
+    _Idle(("checkpoint.allow_data_change",), lambda s: s.value("checkpoint.load") is None, "without load"),
     *(
         _Idle((path,), _is_other_tokenizer(reader), f"with this tokenizer_type: only {reader} reads it")
         for path, reader in _READER.items()

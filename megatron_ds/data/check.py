@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megatron_ds.data.build import too_small
-from megatron_ds.data.data_path import SPLITS, document_ranges, parse_data_path, parse_split
 from megatron_ds.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 from megatron_ds.data.samples import SampleCounts
+from megatron_ds.data.sources import parse_sources
 from megatron_ds.errors import MegatronDsError, Problem, Source
 
 if TYPE_CHECKING:
@@ -21,95 +21,56 @@ TOKENS_LOOKED_AT = 1_000_000
 ENDS_LOOKED_AT = 1_000
 
 
-@dataclass(frozen=True)
-class SplitNeeds:
-    """What every data set has to have.
-
-    Attributes:
-        text: ``--split`` as given.
-        shares: the shares of train, valid and test, or None when `text` is malformed.
-        splits: the splits that samples are needed from.
-        seq_length: input tokens per sample.
-    """
-
-    text: str
-    shares: tuple[float, float, float] | None
-    splits: list[str]
-    seq_length: int
-
-
 def check_data(
     data: DataConfig, *, seq_length: int, samples: SampleCounts, vocab_size: int | None = None
 ) -> list[Problem]:
     """All problems of the data options and files.
 
     Args:
-        data: data path and split.
+        data: the data options.
         seq_length: input tokens per sample.
-        samples: samples needed per split; a validation or test split may be empty when it needs none.
+        samples: samples needed per set; a set that none are needed from is not looked at.
         vocab_size: number of ids in use; the start of each file is compared with it. None leaves that out.
     """
+    try:
+        blends = [blend for blend in parse_sources(data) if samples.of(blend.split)]
+    except MegatronDsError as error:
+        return list(error.problems)
     problems: list[Problem] = []
-    split = None
-    try:
-        split = parse_split(data.split)
-    except MegatronDsError as error:
-        problems += error.problems
-    try:
-        prefixes = dict.fromkeys(each.prefix for each in parse_data_path(data.data_path))
-    except MegatronDsError as error:
-        return [*error.problems, *problems]
-    for prefix in prefixes:
-        needed = [name for name in SPLITS if name == "train" or samples.of(name)]
-        problems += _check_prefix(data, prefix, SplitNeeds(data.split, split, needed, seq_length), vocab_size)
+    opened: dict[str, IndexedDataset] = {}
+    flags = {part.prefix: blend.flag for blend in reversed(blends) for part in blend.parts}
+    for prefix, flag in reversed(flags.items()):
+        indexed = _open(prefix, flag)
+        if isinstance(indexed, IndexedDataset):
+            opened[prefix] = indexed
+            problems += [*_check_ids(indexed, vocab_size), *_check_eod(indexed, data)]
+            if indexed.dtype.kind == "f":
+                problems.append(Problem(f"{bin_path(prefix)} has {indexed.dtype} values, which are not token ids"))
+        else:
+            problems += indexed
+    for blend in blends:
+        readable = replace(blend, parts=tuple(part for part in blend.parts if part.prefix in opened))
+        if not blend.may_be_missing:
+            problems += too_small(readable, opened, seq_length)
     return problems
 
 
-def _check_prefix(data: DataConfig, prefix: str, needs: SplitNeeds, vocab_size: int | None) -> list[Problem]:
+def _open(prefix: str, flag: str) -> IndexedDataset | list[Problem]:
+    """The pair of files, every entry of its index checked, or what is wrong with it."""
     missing = [path for path in (bin_path(prefix), idx_path(prefix)) if not path.is_file()]
     if missing:
-        return [_missing_files(prefix, missing)]
+        return [_missing_files(prefix, missing, flag)]
     try:
         indexed = IndexedDataset(prefix)
         indexed.check_index()
     except MegatronDsError as error:
         return list(error.problems)
     except OSError as error:
-        return [Problem(f"{prefix}.bin and .idx can't be read: {error}", (Source("data_path", prefix, "--data-path"),))]
-    problems = [*_check_ids(indexed, vocab_size), *_check_eod(indexed, data)]
-    if indexed.dtype.kind == "f":
-        problems.append(Problem(f"{bin_path(prefix)} has {indexed.dtype} values, which are not token ids"))
-    return problems + _check_splits(indexed, needs)
+        return [Problem(f"{prefix}.bin and .idx can't be read: {error}", (Source("prefix", prefix, flag),))]
+    return indexed
 
 
-def _check_splits(indexed: IndexedDataset, needs: SplitNeeds) -> list[Problem]:
-    if needs.shares is None:
-        return []
-    problems = []
-    for name in needs.splits:
-        first, end = document_ranges(needs.shares, indexed.num_documents)[name]
-        num_tokens = indexed.document_start(end) - indexed.document_start(first)
-        if first == end and indexed.num_documents:
-            problems.append(_empty_split(indexed, name, needs.text))
-        elif num_tokens <= needs.seq_length:
-            problems.append(too_small(indexed.prefix, name, num_tokens, needs.seq_length, needs.text))
-    return problems
-
-
-def _empty_split(indexed: IndexedDataset, name: str, split_text: str) -> Problem:
-    ways_out = {
-        "train": "give training a larger share in --split",
-        "valid": "give validation a larger share in --split, use more documents, or set --eval-iters 0",
-        "test": "give the test split a larger share in --split, or use more documents",
-    }
-    return Problem(
-        f"the {name} split of {indexed.prefix} has none of its {indexed.num_documents} documents",
-        sources=(Source("split", split_text, "--split"),),
-        advice=ways_out[name],
-    )
-
-
-def _missing_files(prefix: str, missing: list[Path]) -> Problem:
+def _missing_files(prefix: str, missing: list[Path], flag: str) -> Problem:
     message = f"data file not found: {' and '.join(str(path) for path in missing)}"
     advice = "check the prefix, or write the files with `megatron-ds preprocess`"
     if prefix.endswith((".bin", ".idx")):
@@ -119,7 +80,7 @@ def _missing_files(prefix: str, missing: list[Path]) -> Problem:
         near = sorted(path.parent.glob(f"{_literal(path.name)}_*_document.idx")) if path.parent.is_dir() else []
         if near:
             advice = f"did you mean {' or '.join(str(each.with_suffix('')) for each in near)}?"
-    return Problem(message, sources=(Source("data_path", prefix, "--data-path"),), advice=advice)
+    return Problem(message, sources=(Source("prefix", prefix, flag),), advice=advice)
 
 
 def _literal(name: str) -> str:

@@ -1,10 +1,9 @@
-"""The grammar of ``--data-path`` and ``--split``."""
+"""The grammars of ``--data-path``, ``--split`` and ``--valid-weighted-split-paths``."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections import Counter
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,45 +14,63 @@ SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
-class WeightedPrefix:
-    """One data set of a blend.
+class BlendPart:
+    """A range of documents of one data set, with its weight in a blend.
 
     Attributes:
         prefix: path of its ``.bin``/``.idx`` without the suffix.
-        weight: its share, exactly as written; only ratios between the sets matter.
+        weight: its share, exactly as written; only ratios between the parts of a blend matter.
+        start: where its documents begin, as a share of all documents of the set.
+        end: where they end.
     """
 
     prefix: str
-    weight: Fraction
+    weight: Fraction = Fraction(1)
+    start: float = 0.0
+    end: float = 1.0
+
+    def documents(self, num_documents: int) -> tuple[int, int]:
+        """First document, and one past the last: the shares times the number of documents, rounded as in Megatron."""
+        return round(num_documents * self.start), round(num_documents * self.end)
 
 
-def parse_data_path(words: Sequence[str]) -> tuple[WeightedPrefix, ...]:
+def parse_data_path(words: Sequence[str], flag: str = "--data-path") -> tuple[BlendPart, ...]:
     """Reads ``PREFIX`` or ``WEIGHT PREFIX WEIGHT PREFIX …``.
 
+    Args:
+        words: the words after the flag.
+        flag: the flag, for messages.
+
     Raises:
-        ConfigError: nothing given, an odd number of words, or a weight that is not a number above 0, or a
-            prefix twice.
+        ConfigError: nothing given, an odd number of words, or a weight that is not a number above 0.
     """
+
+    def problem(message: str) -> Problem:
+        return Problem(
+            message,
+            sources=(Source(_name(flag), " ".join(words), flag),) if words else (),
+            advice=f"give one prefix of .bin/.idx files, or pairs: {flag} 0.3 code_text_document 0.7 web_text_document",
+        )
+
     if not words:
-        raise ConfigError(_data_path_problem("no training data is given", words))
+        raise ConfigError(problem("no training data is given"))
     if len(words) == 1:
-        return (WeightedPrefix(words[0], Fraction(1)),)
+        return (BlendPart(words[0]),)
     if len(words) % 2:
-        raise ConfigError(_data_path_problem(f"--data-path has {len(words)} words, which do not pair up", words))
+        raise ConfigError(problem(f"{flag} has {len(words)} words, which do not pair up"))
     pairs = list(zip(words[::2], words[1::2], strict=True))
     problems = [
-        _data_path_problem(f"weight {weight!r} of {prefix} is not a number above 0", words)
+        problem(f"weight {weight!r} of {prefix} is not a number above 0")
         for weight, prefix in pairs
         if _parse_weight(weight) is None
     ]
-    problems += [
-        _data_path_problem(f"{prefix} is given more than once; add up its weights", words)
-        for prefix, count in Counter(os.path.normpath(word) for word in words[1::2]).items()
-        if count > 1
-    ]
     if problems:
         raise ConfigError(problems)
-    return tuple(WeightedPrefix(prefix, _parse_weight(weight) or Fraction(0)) for weight, prefix in pairs)
+    return tuple(BlendPart(prefix, _parse_weight(weight) or Fraction(0)) for weight, prefix in pairs)
+
+
+def _name(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
 
 
 def _parse_weight(word: str) -> Fraction | None:
@@ -65,11 +82,56 @@ def _parse_weight(word: str) -> Fraction | None:
     return weight if weight > 0 else None
 
 
-def _data_path_problem(message: str, words: Sequence[str]) -> Problem:
+def parse_weighted_split(text: str, flag: str) -> tuple[str, tuple[BlendPart, ...]]:
+    """Reads ``NAME: WEIGHT START:END PREFIX, WEIGHT START:END PREFIX, …``, as BLOOM's scripts write it.
+
+    Args:
+        text: the text.
+        flag: its flag, for messages.
+
+    Returns:
+        The name and the parts.
+
+    Raises:
+        ConfigError: there is no name, or a part is not a weight above 0, a range within 0:1 and a prefix.
+    """
+    name, colon, rest = text.partition(":")
+    # A name is what stands before the first colon. Without one, that colon is the one of a range.
+    if not colon or re.search(r"\s", name.strip()) or not name.strip():
+        raise ConfigError(_weighted_problem("a text that does not begin with a name and a colon", text, flag))
+    parts, problems = [], []
+    for item in rest.split(","):
+        part = _parse_weighted_part(item.split())
+        if isinstance(part, str):
+            problems.append(_weighted_problem(f"{part} in {item.strip()!r}", text, flag))
+        else:
+            parts.append(part)
+    if problems:
+        raise ConfigError(problems)
+    return name.strip(), tuple(parts)
+
+
+def _parse_weighted_part(words: Sequence[str]) -> BlendPart | str:
+    """The part, or what is wrong with it."""
+    if len(words) != 3:
+        return "not three words, a weight, a range and a prefix,"
+    weight = _parse_weight(words[0])
+    if weight is None:
+        return f"a weight {words[0]!r}, which is not a number above 0,"
+    try:
+        start, end = (float(bound) for bound in words[1].split(":"))
+    except ValueError:
+        return f"a range {words[1]!r}, which is not START:END,"
+    if not 0 <= start < end <= 1:
+        return f"a range {words[1]!r}, which is not two shares from 0 to 1, the smaller first,"
+    return BlendPart(words[2], weight, start, end)
+
+
+def _weighted_problem(found: str, text: str, flag: str) -> Problem:
     return Problem(
-        message,
-        sources=(Source("data_path", " ".join(words), "--data-path"),) if words else (),
-        advice="give one prefix of .bin/.idx files, or pairs: --data-path 0.3 code_text_document 0.7 web_text_document",
+        f"{flag} has {found}",
+        sources=(Source(_name(flag), text, flag),),
+        advice=f'for instance {flag} "code: 0.3 0:0.95 code_text_document, 0.7 0:0.95 web_text_document"',
     )
 
 
@@ -98,18 +160,3 @@ def _split_problem(message: str, text: str) -> Problem:
         sources=(Source("split", text, "--split"),),
         advice="give the shares of training, validation and test documents, for instance --split 969,30,1",
     )
-
-
-def document_ranges(split: tuple[float, float, float], num_documents: int) -> dict[str, tuple[int, int]]:
-    """The documents of each split: consecutive ranges, their borders rounded from cumulative shares as in Megatron.
-
-    Args:
-        split: shares of train, valid and test.
-        num_documents: documents in the data set.
-
-    Returns:
-        For "train", "valid" and "test": first document, and one past the last.
-    """
-    total = sum(split)
-    borders = [0] + [round(num_documents * (sum(split[: number + 1]) / total)) for number in range(len(split))]
-    return {name: (borders[number], borders[number + 1]) for number, name in enumerate(SPLITS)}

@@ -18,7 +18,7 @@ from megatron_ds.data.indexed_dataset import bin_path, idx_path
 from megatron_ds.errors import DataError, Problem
 
 # Part of every name: raise it when the same key would give another index.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,8 @@ class IndexKey:
 
     Attributes:
         prefix: the data set; its files' sizes and modification times count as well.
-        split: "train", "valid" or "test".
-        split_text: ``--split`` as given.
-        documents: first document of the split, and one past its last.
+        split: "train", "valid" or "test": they are shuffled independently.
+        documents: first document, and one past the last.
         seq_length: input tokens per sample.
         seed: seed of the order.
         num_epochs: epochs in the index.
@@ -37,7 +36,6 @@ class IndexKey:
 
     prefix: str
     split: str
-    split_text: str
     documents: tuple[int, int]
     seq_length: int
     seed: int
@@ -47,7 +45,7 @@ class IndexKey:
         """A short name that changes whenever the index would."""
         stats = [path.stat() for path in (bin_path(self.prefix), idx_path(self.prefix))]
         identity = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
-        parts = (FORMAT, str(Path(self.prefix).resolve()), identity, self.split, self.split_text, self.documents)
+        parts = (FORMAT, str(Path(self.prefix).resolve()), identity, self.split, self.documents)
         everything = json.dumps([*parts, self.seq_length, self.seed, self.num_epochs])
         return f"{Path(self.prefix).name}_{self.split}_{hashlib.sha256(everything.encode()).hexdigest()[:24]}"
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleCounts:
-    """Samples that a run needs from each split. 0 leaves a split out."""
+    """Samples that a run needs from the training data, and from each validation and test set. 0 leaves a split out."""
 
     train: int
     valid: int
@@ -26,11 +26,9 @@ class SampleCounts:
 
 
 def samples_needed(run: RunConfig) -> SampleCounts:
-    """Samples that a run draws from each split over its whole length. No step of it uses the test split."""
-    training, global_batch_size = run.training, run.global_batch_size
-    return SampleCounts(
-        train=training.train_iters * global_batch_size, valid=training.eval_iters * global_batch_size, test=0
-    )
+    """Samples that a run draws from each set over its whole length."""
+    evaluation = run.training.eval_iters * run.global_batch_size
+    return SampleCounts(train=run.training.train_iters * run.global_batch_size, valid=evaluation, test=evaluation)
 
 
 class SampleDataset(Protocol):

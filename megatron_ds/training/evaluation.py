@@ -11,7 +11,7 @@ from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
 
 
-def validation_loss(run: RunConfig, engine: TrainEngine, dataset: SampleDataset, mpu: ModelParallelUnit) -> float:
+def mean_loss(run: RunConfig, engine: TrainEngine, dataset: SampleDataset, mpu: ModelParallelUnit) -> float:
     """Mean loss per token over the first ``eval_iters`` global batches of `dataset`.
 
     They are the same samples at each evaluation, so that a run's validation losses can be compared with each other
@@ -20,7 +20,7 @@ def validation_loss(run: RunConfig, engine: TrainEngine, dataset: SampleDataset,
     Args:
         run: the run.
         engine: holds the model.
-        dataset: validation samples, ``eval_iters`` global batches of them.
+        dataset: a validation or test set: ``eval_iters`` global batches of samples.
         mpu: where this rank sits.
     """
     batches = rank_batches(run, dataset, mpu, consumed_samples=0)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets
+from megatron_ds.data.samples import SampleDataset
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
-from megatron_ds.training.evaluation import validation_loss
+from megatron_ds.training.evaluation import mean_loss
 from megatron_ds.training.reporter import Reporter
 
 
@@ -22,12 +23,12 @@ def train(
     reporter: Reporter,
     save: Callable[[Path], None],
 ) -> None:
-    """Trains up to ``train_iters``, evaluating and saving on the way and at the end.
+    """Trains up to ``train_iters``, evaluating and saving on the way and at the end; then evaluates on the test sets.
 
     Args:
         run: the run.
         engine: holds the model, and how far the run has come.
-        datasets: training and validation samples.
+        datasets: samples of training, validation and test.
         mpu: where this rank sits.
         reporter: gets every result.
         save: writes a checkpoint into a folder.
@@ -40,13 +41,20 @@ def train(
         step = engine.progress.step
         return step == training.train_iters or (interval is not None and step % interval == 0)
 
+    def evaluate(split: str, sets: Mapping[str, SampleDataset]) -> None:
+        for name, dataset in sets.items():
+            reporter.evaluation(engine.progress, split, name, mean_loss(run, engine, dataset, mpu))
+        reporter.restart_clock()
+
+    first_step = engine.progress.step
     while engine.progress.step < training.train_iters:
         result = engine.train_step(next(batches))
         reporter.step(engine.progress, result)
 
-        if datasets.valid is not None and due(training.eval_interval):
-            reporter.evaluation(engine.progress, validation_loss(run, engine, datasets.valid, mpu))
-            reporter.restart_clock()
+        if due(training.eval_interval):
+            evaluate("valid", datasets.valid)
         if checkpoint.save is not None and due(checkpoint.save_interval):
             save(Path(checkpoint.save))
             reporter.restart_clock()
+    if engine.progress.step > first_step:
+        evaluate("test", datasets.test)

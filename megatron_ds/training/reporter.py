@@ -85,9 +85,16 @@ class Reporter:
         self._skipped = 0
         self.restart_clock()
 
-    def evaluation(self, progress: TrainProgress, loss: float) -> None:
-        """Reports an evaluation on the validation split."""
-        metrics = EvalMetrics.from_loss(step=progress.step, split="valid", loss=loss)
+    def evaluation(self, progress: TrainProgress, split: str, name: str, loss: float) -> None:
+        """Reports an evaluation.
+
+        Args:
+            progress: how far the run has come.
+            split: ``valid`` or ``test``.
+            name: of the set in that split.
+            loss: mean loss per token.
+        """
+        metrics = EvalMetrics.from_loss(step=progress.step, split=split, set=name, loss=loss)
         logger.info(eval_log_line(metrics, self._run.training.train_iters))
         self._publish(metrics, progress.step)
 

@@ -64,19 +64,21 @@ def test_check_corpus_shorter_than_a_sample_names_both_numbers(tmp_path: Path) -
     assert "dataset has 5 tokens, needs at least 17" in problem
 
 
-@pytest.mark.parametrize("split", ["100,0,0", "99.9,0.1,0"])
-def test_check_validation_without_documents_names_the_ways_out(prefix: str, split: str) -> None:
+def test_check_validation_without_documents_names_the_ways_out(prefix: str) -> None:
     """D16: an error only when validation is asked for."""
-    assert check(prefix, split=split) == []
-    (problem,) = check(prefix, split=split, valid=4)
-    assert "the valid split" in problem
-    assert "none of its 10 documents" in problem
+    assert check(prefix, split="99.9,0.1,0") == []
+    (problem,) = check(prefix, split="99.9,0.1,0", valid=4)
+    assert "the valid set has none of the 10 documents" in problem
     assert "--eval-iters 0" in problem
+
+
+def test_check_validation_without_a_share_is_no_problem(prefix: str) -> None:
+    assert check(prefix, split="100,0,0", valid=4) == []
 
 
 def test_check_training_without_documents_refused(prefix: str) -> None:
     (problem,) = check(prefix, split="0,0,100")
-    assert "the train split" in problem
+    assert "the train set has none of the 10 documents" in problem
 
 
 @pytest.mark.parametrize("split", ["1,1", "969, 30, 1"])

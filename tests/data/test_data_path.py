@@ -4,7 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from megatron_ds.data.data_path import WeightedPrefix, document_ranges, parse_data_path, parse_split
+from megatron_ds.config.blocks import DataConfig
+from megatron_ds.data.data_path import SPLITS, BlendPart, parse_data_path, parse_split, parse_weighted_split
+from megatron_ds.data.sources import parse_sources
 from megatron_ds.errors import ConfigError
 
 
@@ -18,7 +20,7 @@ from megatron_ds.errors import ConfigError
     ],
 )
 def test_parse_data_path_reads_prefixes_and_weights(words: list[str], expected: list[tuple[str, Fraction]]) -> None:
-    assert list(parse_data_path(words)) == [WeightedPrefix(prefix, Fraction(weight)) for prefix, weight in expected]
+    assert list(parse_data_path(words)) == [BlendPart(prefix, Fraction(weight)) for prefix, weight in expected]
 
 
 @pytest.mark.parametrize(
@@ -31,8 +33,6 @@ def test_parse_data_path_reads_prefixes_and_weights(words: list[str], expected: 
         (["-1", "a", "1", "b"], "weight '-1' of a"),
         (["nan", "a", "1", "b"], "weight 'nan' of a"),
         (["inf", "a", "1", "b"], "weight 'inf' of a"),
-        (["1", "a", "1", "b", "2", "a"], "a is given more than once"),
-        (["1", "a", "1", "./a"], "a is given more than once"),
     ],
 )
 def test_parse_data_path_malformed_refused(words: list[str], message: str) -> None:
@@ -69,6 +69,37 @@ def test_parse_split_malformed_refused(text: str) -> None:
         parse_split(text)
 
 
+def test_parse_weighted_split_reads_bloom_s_grammar() -> None:
+    name, parts = parse_weighted_split("code: 0.3 0:0.6 data/a, 7e-1 0.25:1 data/b", "--valid-weighted-split-paths")
+    assert name == "code"
+    assert parts == (
+        BlendPart("data/a", Fraction(3, 10), 0.0, 0.6),
+        BlendPart("data/b", Fraction(7, 10), 0.25, 1.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 0:1 a", "does not begin with a name"),
+        (": 1 0:1 a", "does not begin with a name"),
+        ("x", "does not begin with a name"),
+        ("x: ", "not three words"),
+        ("x: 1 0:1 a,", "not three words"),
+        ("x: 1 a", "not three words"),
+        ("x: 0 0:1 a", "weight '0'"),
+        ("x: nan 0:1 a", "weight 'nan'"),
+        ("x: 1 0-1 a", "range '0-1'"),
+        ("x: 1 0.5:0.5 a", "range '0.5:0.5'"),
+        ("x: 1 0:1.5 a", "range '0:1.5'"),
+        ("x: 1 nan:1 a", "range 'nan:1'"),
+    ],
+)
+def test_parse_weighted_split_malformed_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_weighted_split(text, "--valid-weighted-split-paths")
+
+
 @pytest.mark.parametrize(
     ("split", "num_documents", "expected"),
     [
@@ -80,7 +111,9 @@ def test_parse_split_malformed_refused(text: str) -> None:
         ((0.1, 0.2, 0.7), 10, [(0, 1), (1, 3), (3, 10)]),
     ],
 )
-def test_document_ranges_are_rounded_cumulative_shares(
+def test_documents_of_a_split_are_rounded_cumulative_shares(
     split: tuple[float, float, float], num_documents: int, expected: list[tuple[int, int]]
 ) -> None:
-    assert list(document_ranges(split, num_documents).values()) == expected
+    data = DataConfig(data_path=["a"], split=",".join(map(str, split)))
+    ranges = {blend.split: blend.parts[0].documents(num_documents) for blend in parse_sources(data)}
+    assert [ranges.get(name, (end, end)) for name, (_, end) in zip(SPLITS, expected, strict=True)] == expected

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from megatron_ds.config.blocks import DataConfig
+from megatron_ds.data import SampleCounts, build_gpt_datasets
 from megatron_ds.data import build as build_module
 from megatron_ds.errors import DataError
 from tests.data.conftest import build, numbered_documents, rows, write_documents
@@ -55,16 +57,44 @@ def test_dataset_splits_share_no_document(tmp_path: Path) -> None:
     datasets = build(prefix, split="6,2,2", train=30, valid=20, test=20)
     used = [
         {token // 20 for sample in rows(each) for token in sample}
-        for each in (datasets.train, datasets.valid, datasets.test)
+        for each in (datasets.train, datasets.valid["all"], datasets.test["all"])
     ]
     assert used == [set(range(6)), {6, 7}, {8, 9}]
 
 
-def test_dataset_split_without_samples_is_none(tmp_path: Path) -> None:
+def test_dataset_split_without_a_share_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """D16: 100,0,0 trains without a validation set."""
     prefix = write_documents(tmp_path / "a", numbered_documents([20]))
-    datasets = build(prefix, split="100,0,0", train=1)
-    assert (datasets.valid, datasets.test) == (None, None)
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        datasets = build(prefix, split="100,0,0", train=1, valid=4, test=4)
+    assert (datasets.valid, datasets.test) == ({}, {})
+    assert "there is no validation set: nothing is evaluated during training" in caplog.messages
+
+
+def test_dataset_test_documents_without_a_sample_are_left_out_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefix = write_documents(tmp_path / "a", numbered_documents([20] * 10))
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        datasets = build(prefix, split="8,2,0.1", train=1, valid=1, test=1)
+    assert list(datasets.valid) == ["all"]
+    assert datasets.test == {}
+    assert any(message.startswith("there is no test set: ") for message in caplog.messages)
+
+
+def test_dataset_named_sets_are_built_by_name(tmp_path: Path) -> None:
+    prefix = write_documents(tmp_path / "a", numbered_documents([20] * 10))
+    data = DataConfig(
+        train_weighted_split_paths=[f"all_of_it: 1 0:0.6 {prefix}"],
+        valid_weighted_split_paths=[f"first: 1 0.6:0.8 {prefix}", f"second: 1 0.8:1 {prefix}"],
+    )
+    datasets = build_gpt_datasets(
+        data, seq_length=16, seed=1, samples=SampleCounts(10, 4, 4), is_builder=True, wait=lambda: None
+    )
+    used = {name: {token // 20 for sample in rows(each) for token in sample} for name, each in datasets.valid.items()}
+    assert used == {"first": {6, 7}, "second": {8, 9}}
+    assert {token // 20 for sample in rows(datasets.train) for token in sample} == set(range(6))
+    assert datasets.test == {}
 
 
 def test_dataset_too_small_names_both_numbers(tmp_path: Path) -> None:
@@ -99,10 +129,12 @@ def test_build_logs_samples_share_and_epochs(tmp_path: Path, caplog: pytest.LogC
     b = write_documents(tmp_path / "b", numbered_documents([320]))
     with caplog.at_level(logging.INFO, "megatron_ds"):
         build("1", a, "3", b, train=40)
-    assert caplog.messages == [
-        f"train {a}: 10 samples, 25.00%, 1.00 epochs",
-        f"train {b}: 30 samples, 75.00%, 1.50 epochs",
+    assert [message.split() for message in caplog.messages] == [
+        ["set", "documents", "tokens", "weight", "samples", "share", "epochs", "data"],
+        ["train", "1", "160", "25.00%", "10", "25.00%", "1.00", a],
+        ["train", "1", "320", "75.00%", "30", "75.00%", "1.50", b],
     ]
+    assert caplog.messages[1].index("25.00%") == caplog.messages[2].index("75.00%")
 
 
 def cache_files(folder: Path) -> set[str]:
