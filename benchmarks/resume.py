@@ -54,7 +54,7 @@ class Record:
         learning_rates: the rate.
         batch_hashes: SHA-1 of the samples that this rank's engine got.
         random_states: SHA-1 of the state of the dropout stream after the step.
-        mean_losses: where there was an evaluation.
+        validation_losses: where there was an evaluation.
         facts: what is in force.
     """
 
@@ -63,7 +63,7 @@ class Record:
     learning_rates: dict[int, float] = field(default_factory=dict)
     batch_hashes: dict[int, str] = field(default_factory=dict)
     random_states: dict[int, str] = field(default_factory=dict)
-    mean_losses: dict[int, float] = field(default_factory=dict)
+    validation_losses: dict[int, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def after(self, step: int) -> Record:
@@ -127,7 +127,7 @@ def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save
         record.batch_hashes[step] = _hash_of(micro_batches)
         record.random_states[step] = hashlib.sha1(torch.get_rng_state().numpy().tobytes()).hexdigest()
         if step % EVAL_INTERVAL == 0:
-            record.mean_losses[step] = mean_loss(run, engine, datasets.valid["all"], mpu)
+            record.validation_losses[step] = mean_loss(run, engine, datasets.valid["all"], mpu)
         if step in save_after:
             saver(folder / str(step))
     return record
