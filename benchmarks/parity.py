@@ -2,6 +2,7 @@
 
     python -m benchmarks.parity             # a covering set of layouts and options, as the tests run it
     python -m benchmarks.parity --full      # every layout with every ZeRO stage and precision that is legal there
+    python -m benchmarks.parity --documents # samples with several documents that don't see each other
     python -m benchmarks.parity --markdown  # as the table of docs/numerics.md
 
 fp32 rows are compared with plain PyTorch in one process (no DeepSpeed, no micro-batches), bf16 rows with one bf16
@@ -18,6 +19,8 @@ from dataclasses import asdict
 from functools import cache
 
 from benchmarks.tiny_run import (
+    DOCUMENT_FLAGS,
+    EOD_ID,
     Case,
     Difference,
     Outcome,
@@ -27,6 +30,7 @@ from benchmarks.tiny_run import (
     run_case,
     run_plain_pytorch,
 )
+from megatron_ds.config.blocks import DOCUMENT_OPTIONS
 from tests.dist.pool import run_ranks
 
 LAYOUTS = (
@@ -73,6 +77,22 @@ COVERING_SET = (
     Case(1, 4, 1, 1, "bf16", False, 4, False),
 )
 
+# Documents that don't see each other: every switch alone and all together, both engines, every ZeRO stage.
+DOCUMENT_SET = (
+    Case(2, 1, 1, 0, "fp32", True, 4, True, more=DOCUMENT_FLAGS),
+    Case(1, 2, 1, 0, "fp32", True, 4, False, more=DOCUMENT_FLAGS),
+    Case(1, 2, 1, 1, "fp32", False, 1, True, more=DOCUMENT_FLAGS),
+    Case(1, 1, 2, 1, "fp32", True, 2, False, more=DOCUMENT_FLAGS),
+    Case(1, 1, 2, 2, "fp32", False, 1, True, more=DOCUMENT_FLAGS),
+    Case(2, 1, 1, 3, "fp32", True, 2, True, more=DOCUMENT_FLAGS),
+    Case(1, 1, 2, 3, "fp32", True, 1, False, more=DOCUMENT_FLAGS),
+    Case(2, 2, 1, 1, "fp32", True, 2, True, more=DOCUMENT_FLAGS),
+    Case(1, 2, 1, 1, "bf16", True, 2, False, more=DOCUMENT_FLAGS),
+    Case(1, 2, 1, 1, "fp32", True, 2, True, more=("--eod-id", str(EOD_ID), "--reset-position-ids")),
+    Case(1, 2, 1, 1, "fp32", True, 2, True, more=("--eod-id", str(EOD_ID), "--reset-attention-mask")),
+    Case(1, 2, 1, 1, "fp32", True, 1, False, more=("--eod-id", str(EOD_ID), "--eod-mask-loss")),
+)
+
 
 def full_set() -> Iterator[Case]:
     """Every layout with every ZeRO stage and precision that is legal there; the other options take turns."""
@@ -116,7 +136,9 @@ _COLUMNS = ("TP·PP·DP", "ZeRO", "precision", "head", "micro-batch", "recompute
 
 
 def _markdown_row(case: Case, found: Difference, optimizer: str) -> str:
+    switches = [word for word in case.more if word.removeprefix("--").replace("-", "_") in DOCUMENT_OPTIONS]
     cells = (
+        *([f"`{switches[0]}`" if len(switches) == 1 else "all three"] if switches else []),
         f"{case.tp}·{case.pp}·{case.dp}",
         case.zero,
         case.precision,
@@ -132,12 +154,16 @@ def _markdown_row(case: Case, found: Difference, optimizer: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more rows")
+    parser.add_argument(
+        "--documents", action="store_true", help="the rows of --reset-position-ids and its like instead"
+    )
     parser.add_argument("--markdown", action="store_true", help="a table instead of JSON lines")
     options = parser.parse_args()
     if options.markdown:
-        print("| " + " | ".join(_COLUMNS) + " |\n" + "|---" * len(_COLUMNS) + "|")
+        columns = (*(["switches"] if options.documents else []), *_COLUMNS)
+        print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     failed = 0
-    for case in full_set() if options.full else COVERING_SET:
+    for case in DOCUMENT_SET if options.documents else full_set() if options.full else COVERING_SET:
         found = compare(case)
         passed = within_tolerance(found, case.precision)
         failed += not passed
@@ -145,7 +171,7 @@ def main() -> int:
         if options.markdown:
             print(_markdown_row(case, found, facts["optimizer"]), flush=True)
         else:
-            row = {name: value for name, value in asdict(case).items() if name not in ("more", "deepspeed_json")}
+            row = {name: value for name, value in asdict(case).items() if name != "deepspeed_json"}
             print(json.dumps({**row, **asdict(found), "passed": passed, "facts": facts}), flush=True)
     return int(failed > 0)
 

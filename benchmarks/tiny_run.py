@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from megatron_ds.config import ResolvedRun, resolve
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data.batch import Batch
+from megatron_ds.data.batch import Batch, make_batch
+from megatron_ds.data.boundaries import DocumentBoundaries
 from megatron_ds.engine.base import LossFunction, StepResult
 from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.distributed import local_device
@@ -31,6 +32,7 @@ from megatron_ds.models import (
     gpt_layers,
     initialize_weights,
 )
+from megatron_ds.models.documents import DocumentTransformerLayer
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.optim.schedule import LearningRateSchedule
 
@@ -39,6 +41,12 @@ MaskRule = Callable[[int, int, int], Tensor]
 
 VOCAB_SIZE = 61  # a prime: every tensor-parallel size pads it
 SEQ_LENGTH = 16
+EOD_ID = 0
+# Every document in a sample is a text of its own.
+DOCUMENT_FLAGS = (
+    *("--eod-id", str(EOD_ID)),
+    *("--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"),
+)
 
 
 @dataclass(frozen=True)
@@ -145,11 +153,33 @@ def some_tokens_count(step: int, samples: int, length: int) -> Tensor:
     return mask
 
 
-def global_batch(step: int, samples: int, mask_rule: MaskRule = some_tokens_count) -> Batch:
-    """The global batch number `step`: random tokens, and the loss mask that `mask_rule` gives."""
+def global_batch(
+    step: int,
+    samples: int,
+    mask_rule: MaskRule = some_tokens_count,
+    boundaries: DocumentBoundaries | None = None,
+) -> Batch:
+    """The global batch number `step`: random tokens, and the loss mask that `mask_rule` gives.
+
+    With `boundaries`, one token in five ends a document, and the mask is that of the boundaries as well.
+    """
     generator = torch.Generator().manual_seed(1_000 + step)
     tokens = torch.randint(0, VOCAB_SIZE, (samples, SEQ_LENGTH + 1), generator=generator)
-    return Batch(tokens[:, :-1], tokens[:, 1:], mask_rule(step, samples, SEQ_LENGTH))
+    if boundaries is not None:
+        tokens[torch.rand(tokens.shape, generator=generator) < 0.2] = boundaries.eod_id
+    batch = make_batch(tokens.numpy(), boundaries=boundaries)
+    return replace(batch, loss_mask=batch.loss_mask * mask_rule(step, samples, SEQ_LENGTH))
+
+
+def gpt_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
+    """The layers that a user with this run gets."""
+    data = run.data
+    return gpt_layers(
+        run.model,
+        mpu,
+        reset_position_ids=data.reset_position_ids,
+        reset_attention_mask=data.reset_attention_mask,
+    )
 
 
 class TinyRun:
@@ -166,7 +196,7 @@ class TinyRun:
         self,
         case: Case,
         *,
-        layers: Callable[[RunConfig, ModelParallelUnit], list[LayerDef]] | None = None,
+        layers: Callable[[RunConfig, ModelParallelUnit], list[LayerDef]] = gpt_of,
         loss: LossFunction | None = None,
         mask_rule: MaskRule = some_tokens_count,
     ) -> None:
@@ -180,7 +210,8 @@ class TinyRun:
         self.run = self.resolved.run
         self.mpu = ModelParallelUnit.create(case.tp, case.pp, device)
         self._mask_rule = mask_rule
-        model = layers(self.run, self.mpu) if layers is not None else gpt_layers(self.run.model, self.mpu)
+        self._boundaries = DocumentBoundaries.of(self.run.data)
+        model = layers(self.run, self.mpu)
         schedule = LearningRateSchedule.from_config(self.run.optimizer, self.run.training.train_iters)
         loss = loss or GptLoss(self.run.model, self.mpu)
         engine = build_engine(self.run, self.resolved.deepspeed, model, loss, self.mpu, schedule.learning_rate)
@@ -190,10 +221,10 @@ class TinyRun:
     def batches(self, step: int, micro_batch_size: int | None = None) -> list[Batch]:
         """This rank's micro-batches of the global batch number `step`, cut as the data loader cuts them."""
         size = micro_batch_size or self.case.micro_batch_size
-        whole = global_batch(step, self.case.global_batch_size, self._mask_rule)
+        whole = global_batch(step, self.case.global_batch_size, self._mask_rule, self._boundaries)
         starts = range(self.mpu.dp_rank * size, self.case.global_batch_size, self.mpu.dp_size * size)
         return [
-            Batch(*(tensor[start : start + size] for tensor in (whole.tokens, whole.labels, whole.loss_mask)))
+            Batch(**{name: None if part is None else part[start : start + size] for name, part in vars(whole).items()})
             for start in starts
         ]
 
@@ -228,6 +259,8 @@ class TinyRun:
             "num_micro_batches": deepspeed_engine.gradient_accumulation_steps(),
             "fused": bool(deepspeed_engine.basic_optimizer.param_groups[0].get("fused")),
             "parameter_dtype": str(next(engine.named_parameters())[1].dtype).removeprefix("torch."),
+            "restarts_positions": any(getattr(each, "restart", False) for each in deepspeed_engine.module.modules()),
+            "separates_documents": any(isinstance(block, DocumentTransformerLayer) for block in self.blocks),
         }
 
 
@@ -305,7 +338,7 @@ def run_plain_pytorch(
     device = local_device()
     run = replace(case, tp=1, pp=1, dp=1, zero=0, precision="fp32", deepspeed_json="").resolve().run
     mpu = ModelParallelUnit.offline(device=device)
-    model = SequentialModel(gpt_layers(run.model, mpu)).to(device)
+    model = SequentialModel(gpt_of(run, mpu)).to(device)
     initialize_weights(model.named_parameters(), run.training.seed, mpu)
     initial_weights = _on_cpu(model)
     options = run.optimizer
@@ -320,8 +353,8 @@ def run_plain_pytorch(
     )
 
     def mean_loss(step: int) -> Tensor:
-        batch = global_batch(step, case.global_batch_size, mask_rule).to(device)
-        logits = model(batch.tokens).transpose(0, 1)[..., :VOCAB_SIZE]
+        batch = global_batch(step, case.global_batch_size, mask_rule, DocumentBoundaries.of(run.data)).to(device)
+        logits = model(batch.inputs).transpose(0, 1)[..., :VOCAB_SIZE]
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         mask = batch.loss_mask.flatten()
         return (losses * mask).sum() / mask.sum().clamp(min=1)

@@ -9,7 +9,7 @@ from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.data import check_data, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
-from megatron_ds.tokenizers import build_tokenizer
+from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.training.monitors import monitor_problems
 from megatron_ds.utils.versions import check_versions
 
@@ -22,7 +22,8 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
         environ: the environment.
 
     Returns:
-        The run with its vocabulary size known, and the checkpoint to go on from, if any.
+        The run with what it needs to know of the tokenizer (vocabulary size, end-of-document id), and the checkpoint to
+        go on from, if any.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -32,9 +33,9 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     problems = [*check_versions(), *launch_problems(environ), *problems]
     if resolved is None:
         raise ConfigError(problems)
-    resolved, vocabulary_problems = _with_vocabulary(resolved)
+    resolved, tokenizer_problems = _with_tokenizer(resolved)
     run = resolved.run
-    problems += vocabulary_problems
+    problems += tokenizer_problems
     data_problems = check_data(
         run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
     )
@@ -49,18 +50,29 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     return resolved, found
 
 
-def _with_vocabulary(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem]]:
-    """Takes the vocabulary size from the tokenizer; without one it has to be given."""
-    run, given = resolved.run, resolved.run.model.vocab_size
-    if run.data.tokenizer_type is None:
+def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem]]:
+    """Takes from the tokenizer what the run needs to know of it; without one it has to be given."""
+    run = resolved.run
+    tokenizer: Tokenizer | None = None
+    if run.data.tokenizer_type is not None:
+        try:
+            tokenizer = build_tokenizer(run.data, vocab_size=run.model.vocab_size)
+        except MegatronDsError as error:
+            return resolved, list(error.problems)
+    resolved, vocabulary_problems = _with_vocabulary(resolved, tokenizer)
+    resolved, eod_problems = _with_eod(resolved, tokenizer)
+    return resolved, vocabulary_problems + eod_problems
+
+
+def _with_vocabulary(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> tuple[ResolvedRun, list[Problem]]:
+    """Takes the vocabulary size from the tokenizer."""
+    given = resolved.run.model.vocab_size
+    if tokenizer is None:
         if given is not None:
             return resolved, []
         advice = "give --tokenizer-type and its files, or --vocab-size when the data is tokenized elsewhere"
         return resolved, [Problem("the vocabulary size is not known: no tokenizer is given", advice=advice)]
-    try:
-        size = build_tokenizer(run.data, vocab_size=given).vocab_size
-    except MegatronDsError as error:
-        return resolved, list(error.problems)
+    size = tokenizer.vocab_size
     if given is None:
         return resolved.with_vocab_size(size), []
     if given < size:
@@ -68,3 +80,34 @@ def _with_vocabulary(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem]]
         message = f"vocab_size {given} is smaller than the tokenizer's vocabulary of {size} ids"
         return resolved, [Problem(message, (source,), "leave vocab_size out, or make it larger")]
     return resolved, []
+
+
+def _with_eod(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> tuple[ResolvedRun, list[Problem]]:
+    """Takes the id that ends a document from the tokenizer, when the run has to know it."""
+    data, vocab_size = resolved.run.data, resolved.run.model.vocab_size
+    of_tokenizer = None if tokenizer is None else tokenizer.eod_id
+    source = Source("eod_id", str(data.eod_id), resolved.origins["data.eod_id"])
+    if data.eod_id is None:
+        if not data.document_options:
+            return resolved, []
+        if of_tokenizer is None:
+            return resolved, [_no_eod(resolved, tokenizer)]
+        return resolved.with_eod_id(of_tokenizer), []
+    if of_tokenizer is not None and data.eod_id != of_tokenizer:
+        message = f"eod_id {data.eod_id} is not the tokenizer's end-of-document id {of_tokenizer}"
+        advice = "leave eod_id out, or give the tokenizer that the data was preprocessed with"
+        return resolved, [Problem(message, (source,), advice)]
+    if vocab_size is not None and data.eod_id >= vocab_size:
+        message = f"eod_id {data.eod_id} is outside of the vocabulary of {vocab_size} ids"
+        return resolved, [Problem(message, (source,), f"use an id below {vocab_size}")]
+    return resolved, []
+
+
+def _no_eod(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> Problem:
+    names = resolved.run.data.document_options
+    why = "no tokenizer is given" if tokenizer is None else f"{resolved.run.data.tokenizer_type} has no token for that"
+    return Problem(
+        f"{', '.join(names)}: the id that ends a document is not known, for {why}",
+        tuple(Source(name, "true", resolved.origins[f"data.{name}"]) for name in names),
+        "give --eod-id when the data has one, or leave these options out",
+    )

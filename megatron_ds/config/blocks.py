@@ -12,6 +12,9 @@ _WIDEST = 10**7
 MOST_RANKS = 10**6
 _LARGEST_SCALE = 2.0**63
 
+# Switches of `DataConfig` that have to know where documents end.
+DOCUMENT_OPTIONS = ("reset_position_ids", "reset_attention_mask", "eod_mask_loss")
+
 
 class ModelConfig(OptionBlock):
     """Architecture of the model. Says nothing about how it is cut or trained."""
@@ -134,6 +137,22 @@ class DataConfig(OptionBlock):
     tokenizer_model: str | None = option(None, "SentencePieceTokenizer: the .model file.")
     vocab_file: str | None = option(None, "GPT2BPETokenizer: vocab.json.")
     merge_file: str | None = option(None, "GPT2BPETokenizer: merges.txt.", aliases=("--merges-file",))
+    eod_id: int | None = option(
+        None,
+        "Id of the token that ends a document (EOD); taken from the tokenizer when not given.",
+        ge=0,
+        le=2**31 - 1,
+    )
+    reset_position_ids: bool = option(False, "Counts positions from 0 again after each EOD.")
+    reset_attention_mask: bool = option(False, "Lets a token attend to its own document only; the EOD belongs to it.")
+    eod_mask_loss: bool = option(
+        False, "Leaves out of the loss what is predicted at an EOD: the first token of the next document."
+    )
+
+    @property
+    def document_options(self) -> tuple[str, ...]:
+        """Names of the switches that are on and have to know where documents end."""
+        return tuple(name for name in DOCUMENT_OPTIONS if getattr(self, name))
 
 
 class TrainingConfig(OptionBlock):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from megatron_ds.config.blocks import DOCUMENT_OPTIONS
 from megatron_ds.config.catalog import all_options
 from megatron_ds.config.settings import Given, Settings
 
@@ -74,6 +75,11 @@ _TABLE: tuple[_Idle, ...] = (
     ),
     _Idle(("logging.wandb_exp_name",), lambda s: s.value("logging.wandb_project") is None, "without wandb_project"),
     _Idle(("training.eval_interval",), lambda s: s.value("training.eval_iters") == 0, "with eval_iters 0"),
+    _Idle(
+        ("data.eod_id",),
+        lambda s: not any(s.value(f"data.{name}") for name in DOCUMENT_OPTIONS),
+        f"without any of {', '.join(DOCUMENT_OPTIONS)}",
+    ),
     _Idle(("data.split",), lambda s: bool(_own_paths(s)), "without data_path: other options say what is training data"),
     _Idle(("checkpoint.allow_data_change",), lambda s: s.value("checkpoint.load") is None, "without load"),
     *(

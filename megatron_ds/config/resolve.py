@@ -52,6 +52,16 @@ class ResolvedRun:
         origins = {**self.origins, "model.vocab_size": "derived: the tokenizer"}
         return replace(self, run=self.run.model_copy(update={"model": model}), origins=origins)
 
+    def with_eod_id(self, eod_id: int) -> ResolvedRun:
+        """A copy in which the tokenizer has filled the id that ends a document.
+
+        Args:
+            eod_id: the id.
+        """
+        data = self.run.data.model_copy(update={"eod_id": eod_id})
+        origins = {**self.origins, "data.eod_id": "derived: the tokenizer"}
+        return replace(self, run=self.run.model_copy(update={"data": data}), origins=origins)
+
 
 @dataclass
 class _Sources:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Tokens of each file that are compared with the vocabulary: a few milliseconds of reading.
 TOKENS_LOOKED_AT = 1_000_000
+# Documents of each file whose last token is looked at.
+ENDS_LOOKED_AT = 1_000
 
 
 def check_data(
@@ -41,7 +43,7 @@ def check_data(
         indexed = _open(prefix, flag)
         if isinstance(indexed, IndexedDataset):
             opened[prefix] = indexed
-            problems += _check_ids(indexed, vocab_size)
+            problems += [*_check_ids(indexed, vocab_size), *_check_eod(indexed, data)]
             if indexed.dtype.kind == "f":
                 problems.append(Problem(f"{bin_path(prefix)} has {indexed.dtype} values, which are not token ids"))
         else:
@@ -97,3 +99,22 @@ def _check_ids(indexed: IndexedDataset, vocab_size: int | None) -> list[Problem]
         for token in (int(start.min()), int(start.max()))
         if not 0 <= token < vocab_size
     ][:1]
+
+
+def _check_eod(indexed: IndexedDataset, data: DataConfig) -> list[Problem]:
+    """Without a single EOD, options about the ends of documents would change nothing and say nothing."""
+    if not data.document_options or data.eod_id is None or indexed.num_tokens == 0:
+        return []
+    documents = range(1, min(indexed.num_documents, ENDS_LOOKED_AT) + 1)
+    # An empty document at the start has no last token: the file's first one is looked at instead.
+    ends = [max(0, indexed.document_start(document) - 1) for document in documents]
+    if (indexed.tokens[:TOKENS_LOOKED_AT] == data.eod_id).any() or (indexed.tokens[ends] == data.eod_id).any():
+        return []
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in data.document_options)
+    return [
+        Problem(
+            f"{bin_path(indexed.prefix)} has no end-of-document token (id {data.eod_id}): its first documents end "
+            "without one",
+            advice=f"preprocess with --append-eod, or leave out {flags}",
+        )
+    ]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from megatron_ds.data.batch import Batch, make_batch
+from megatron_ds.data.boundaries import DocumentBoundaries
 from megatron_ds.data.samples import SampleDataset
 from megatron_ds.errors import DataError, Problem
 
@@ -26,6 +27,7 @@ def global_batches(
     dp_size: int,
     num_workers: int = 0,
     vocab_size: int | None = None,
+    boundaries: DocumentBoundaries | None = None,
 ) -> Iterator[list[Batch]]:
     """Yields one list per optimizer step: this rank's micro-batches.
 
@@ -41,6 +43,7 @@ def global_batches(
         dp_size: data-parallel size.
         num_workers: background processes; 0 reads in this process.
         vocab_size: ids in use; None leaves tokens unchecked.
+        boundaries: what the end of a document changes; None when nothing.
 
     Raises:
         DataError: a step is asked for that the data set has no samples for, or a token is no id of the vocabulary.
@@ -54,7 +57,7 @@ def global_batches(
         cast("Dataset[NDArray[np.int64]]", dataset),
         batch_sampler=_MicroBatchSampler(starts, micro_batch_size),
         num_workers=num_workers,
-        collate_fn=partial(make_batch, vocab_size=vocab_size),
+        collate_fn=partial(make_batch, vocab_size=vocab_size, boundaries=boundaries),
         pin_memory=torch.cuda.is_available(),
         # The loader draws a seed for its workers. From the global generator, that would change the dropout of a run
         # each time a loader is made, so that a resumed run would differ from one that never stopped.

@@ -22,7 +22,7 @@ from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.loss_weights import token_weights
 from megatron_ds.engine.stage_norm import sum_norm_over_stages_once
 from megatron_ds.errors import ConfigError, Problem
-from megatron_ds.models import LayerDef, named_layer_parameters, tied_names
+from megatron_ds.models import Activations, LayerDef, named_layer_parameters, tied_names
 from megatron_ds.mpu import ModelParallelUnit
 
 
@@ -161,7 +161,7 @@ class PipelineTrainEngine(DeepSpeedEngineBase):
 
 def _pipeline_inputs(
     batches: Sequence[Batch], weights: Sequence[Tensor]
-) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+) -> Iterator[tuple[Activations, tuple[Tensor, Tensor]]]:
     """What the first stage takes in, and what the loss on the last stage is compared with."""
     for batch, batch_weights in zip(batches, weights, strict=True):
-        yield batch.tokens, (batch.labels, batch_weights)
+        yield batch.inputs, (batch.labels, batch_weights)

@@ -40,7 +40,7 @@ class ZeroTrainEngine(DeepSpeedEngineBase):
         weights, _ = token_weights(batches, self.mpu)
         total = torch.zeros((), device=self.mpu.device)
         for batch, batch_weights in zip(batches, weights, strict=True):
-            loss = self._loss(engine(batch.tokens), (batch.labels, batch_weights))
+            loss = self._loss(engine(batch.inputs), (batch.labels, batch_weights))
             engine.backward(loss)
             engine.step()  # updates after the last micro-batch only
             total += loss.detach()
@@ -55,6 +55,6 @@ class ZeroTrainEngine(DeepSpeedEngineBase):
         weights, tokens = token_weights(batches, self.mpu)
         total = torch.zeros((), device=self.mpu.device)
         for batch, batch_weights in zip(batches, weights, strict=True):
-            total += self._loss(engine(batch.tokens), (batch.labels, batch_weights))
+            total += self._loss(engine(batch.inputs), (batch.labels, batch_weights))
         engine.train()
         return EvalResult(average_over_data_parallel(total / len(batches), self.mpu), tokens)

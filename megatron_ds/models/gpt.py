@@ -5,6 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.models.documents import (
+    DocumentEmbedding,
+    DocumentFinalLayerNorm,
+    DocumentPositionEmbedding,
+    DocumentTransformerLayer,
+)
 from megatron_ds.models.layer_def import Activations, LayerDef
 from megatron_ds.models.transformer import ParallelTransformerLayer, PositionEmbedding
 from megatron_ds.mpu import ModelParallelUnit, VocabParallelEmbedding, vocab_parallel_cross_entropy
@@ -24,12 +30,23 @@ def _tied_head(embedding: nn.Module, hidden: Activations) -> Tensor:
     return embedding.logits(hidden)
 
 
-def gpt_layers(config: ModelConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
+def gpt_layers(
+    config: ModelConfig,
+    mpu: ModelParallelUnit,
+    *,
+    reset_position_ids: bool = False,
+    reset_attention_mask: bool = False,
+) -> list[LayerDef]:
     """The layers of a GPT, from tokens ``[B, S]`` to logits ``[S, B, V/tp]``.
+
+    With one of the switches on, the first layer takes tokens and document ids (``[B, S]`` each) instead. The weights
+    and their names are the same.
 
     Args:
         config: the architecture, with its vocabulary size known.
         mpu: where this rank sits.
+        reset_position_ids: positions count from 0 in each document.
+        reset_attention_mask: tokens attend to their own document only.
     """
     assert config.vocab_size is not None, "the vocabulary size is resolved before a model is built"
     vocab_size, padded_vocab_size = config.vocab_size, config.padded_vocab_size(mpu.tp_size)
@@ -37,35 +54,40 @@ def gpt_layers(config: ModelConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
     def vocabulary(module_type: type[VocabParallelEmbedding]) -> VocabParallelEmbedding:
         return module_type(vocab_size, padded_vocab_size, config.hidden_size, mpu, init_std=config.init_method_std)
 
+    # A layer's `module_type` stays the plain class: how a pipeline deals layers to stages does not depend on a switch.
+    embedding = DocumentEmbedding if reset_position_ids or reset_attention_mask else VocabParallelEmbedding
+    block = DocumentTransformerLayer if reset_attention_mask else ParallelTransformerLayer
+    norm = DocumentFinalLayerNorm if reset_attention_mask else nn.LayerNorm
     if config.untie_embeddings_and_output_weights:
         head = LayerDef("lm_head", LanguageModelHead, lambda: vocabulary(LanguageModelHead))
     else:
         head = LayerDef(
             "lm_head",
             VocabParallelEmbedding,
-            lambda: vocabulary(VocabParallelEmbedding),
+            lambda: vocabulary(embedding),
             tied_to="word_embeddings",
             forward=_tied_head,
         )
     return [
-        LayerDef("word_embeddings", VocabParallelEmbedding, lambda: vocabulary(VocabParallelEmbedding)),
-        LayerDef("position_embeddings", PositionEmbedding, lambda: PositionEmbedding(config)),
+        LayerDef("word_embeddings", VocabParallelEmbedding, lambda: vocabulary(embedding)),
+        LayerDef(
+            "position_embeddings",
+            PositionEmbedding,
+            lambda: _positions(config, reset_position_ids, reset_attention_mask),
+        ),
         *(
-            LayerDef(
-                f"layers.{index}",
-                ParallelTransformerLayer,
-                lambda: ParallelTransformerLayer(config, mpu),
-                recompute=True,
-            )
+            LayerDef(f"layers.{index}", ParallelTransformerLayer, lambda: block(config, mpu), recompute=True)
             for index in range(config.num_layers)
         ),
-        LayerDef(
-            "final_layernorm",
-            nn.LayerNorm,
-            lambda: nn.LayerNorm(config.hidden_size, eps=config.layernorm_epsilon),
-        ),
+        LayerDef("final_layernorm", nn.LayerNorm, lambda: norm(config.hidden_size, eps=config.layernorm_epsilon)),
         head,
     ]
+
+
+def _positions(config: ModelConfig, reset_position_ids: bool, reset_attention_mask: bool) -> PositionEmbedding:
+    if not (reset_position_ids or reset_attention_mask):
+        return PositionEmbedding(config)
+    return DocumentPositionEmbedding(config, restart=reset_position_ids, pass_on=reset_attention_mask)
 
 
 class GptLoss:

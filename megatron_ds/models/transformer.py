@@ -34,9 +34,9 @@ class ParallelTransformerLayer(nn.Module):
         self.post_attention_layernorm = nn.LayerNorm(config.hidden_size, eps=config.layernorm_epsilon)
         self.mlp = ParallelMLP(config, mpu, output_std=output_std)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """``[S, B, H] -> [S, B, H]``."""
-        hidden = hidden + self._drop(self.attention(self.input_layernorm(hidden)))
+    def forward(self, hidden: Tensor, document_ids: Tensor | None = None) -> Tensor:
+        """``[S, B, H] -> [S, B, H]``; with `document_ids`, ``[B, S]``, tokens attend to their own document only."""
+        hidden = hidden + self._drop(self.attention(self.input_layernorm(hidden), document_ids))
         return hidden + self._drop(self.mlp(self.post_attention_layernorm(hidden)))
 
     def _drop(self, update: Tensor) -> Tensor:
@@ -59,7 +59,15 @@ class PositionEmbedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.num_positions, config.hidden_size))
         self.weight.init_std = config.init_method_std  # type: ignore[attr-defined]
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """``[S, B, H] -> [S, B, H]``."""
-        positions = self.weight[: embeddings.shape[0]].unsqueeze(1)
-        return F.dropout(embeddings + positions, self.dropout, self.training)
+    def forward(self, embeddings: Tensor, positions: Tensor | None = None) -> Tensor:
+        """``[S, B, H] -> [S, B, H]``.
+
+        Args:
+            embeddings: of the tokens.
+            positions: of each token, ``[B, S]``; counted along the whole sample when not given.
+        """
+        if positions is None:
+            vectors = self.weight[: embeddings.shape[0]].unsqueeze(1)
+        else:
+            vectors = F.embedding(positions.transpose(0, 1), self.weight)
+        return F.dropout(embeddings + vectors, self.dropout, self.training)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data.batch import Batch
+from megatron_ds.data.boundaries import DocumentBoundaries
 from megatron_ds.data.loader import global_batches
 from megatron_ds.data.samples import SampleDataset
 from megatron_ds.mpu import ModelParallelUnit
@@ -17,7 +18,7 @@ def rank_batches(
     """For each global batch from `consumed_samples` on, this rank's micro-batches.
 
     Args:
-        run: the sizes of batches.
+        run: the sizes of batches, and what the end of a document changes.
         dataset: the samples.
         mpu: where this rank sits.
         consumed_samples: samples that all ranks together have used before.
@@ -31,4 +32,5 @@ def rank_batches(
         dp_size=mpu.dp_size,
         num_workers=run.data.num_workers,
         vocab_size=run.model.vocab_size,
+        boundaries=DocumentBoundaries.of(run.data),
     )

@@ -45,7 +45,12 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     )
     datasets = _datasets(run, joined)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
-    layers = partial(gpt_layers, run.model)
+    layers = partial(
+        gpt_layers,
+        run.model,
+        reset_position_ids=run.data.reset_position_ids,
+        reset_attention_mask=run.data.reset_attention_mask,
+    )
     engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
     if found is not None:
         engine.load(found.folder, found.tag)

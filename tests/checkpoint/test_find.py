@@ -161,6 +161,11 @@ def test_options_that_changed_since_the_checkpoint_are_told(tmp_path):
         "training.seed: 1234 -> 7",
         "optimizer.lr: 0.001 -> 0.005",
     ]
+    assert changed_options(found, _run("--eod-id", "0", "--reset-position-ids", "--eod-mask-loss")) == [
+        "data.eod_id: None -> 0",
+        "data.reset_position_ids: False -> True",
+        "data.eod_mask_loss: False -> True",
+    ]
     # The decay ends with the run unless something else is said.
     assert changed_options(found, _run("--train-iters", "9", "--lr-decay-iters", "6")) == [
         "training.train_iters: 6 -> 9"

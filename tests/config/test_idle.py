@@ -25,6 +25,10 @@ def idle(argv, device="cpu", world_size=1):
         (["--hysteresis", "8"], "--hysteresis has no effect without fp16"),
         (["--pp-partition-method", "uniform"], "--pp-partition-method has no effect with a pipeline of one stage"),
         (["--wandb-exp-name", "x"], "--wandb-exp-name has no effect without wandb_project"),
+        (
+            ["--eod-id", "0"],
+            "--eod-id has no effect without any of reset_position_ids, reset_attention_mask, eod_mask_loss",
+        ),
         (["--eval-interval", "5", "--eval-iters", "0"], "--eval-interval has no effect with eval_iters 0"),
         (
             ["--tokenizer-type", "ByteTokenizer", "--vocab-file", "x"],
@@ -55,6 +59,7 @@ def test_dynamic_loss_scale_beside_a_fixed_one_has_one_note():
         (["--wandb-exp-name", "x", "--wandb-project", "y"], "cpu", 1),
         (["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "x", "--merge-file", "y"], "cpu", 1),
         (["--vocab-file", "x"], "cpu", 1),
+        (["--eod-id", "0", "--eod-mask-loss"], "cpu", 1),
     ],
 )
 def test_option_with_an_effect_has_no_note(extra, device, world_size):

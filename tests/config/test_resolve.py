@@ -219,6 +219,15 @@ def test_with_vocab_size_fills_it_and_keeps_the_rest():
     assert result.run.model.vocab_size is None
 
 
+def test_with_eod_id_fills_it_and_keeps_the_rest():
+    result = resolved(words("--eod-mask-loss", "--reset-position-ids"))
+    filled = result.with_eod_id(0)
+    assert filled.run.data.eod_id == 0
+    assert filled.run.data.document_options == ("reset_position_ids", "eod_mask_loss")
+    assert filled.origins["data.eod_id"] == "derived: the tokenizer"
+    assert result.run.data.eod_id is None
+
+
 @pytest.mark.parametrize(
     "extra",
     [

@@ -103,3 +103,35 @@ def test_check_reports_everything_at_once(tmp_path: Path, prefix: str) -> None:
     assert len(problems) == 2
     problems = check("1", str(tmp_path / "x"), "1", str(tmp_path / "y"), "1", prefix, split="0,1", valid=1)
     assert len(problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("documents", "found"),
+    [
+        ([[*range(1, 30)]] * 4, False),
+        ([[*range(1, 30)], [*range(1, 30), 0], [*range(1, 30)]], True),
+        ([[], [*range(1, 30), 0]], True),
+        ([[1, 0, *range(2, 30)]], True),
+    ],
+)
+def test_check_data_without_a_single_eod_is_refused_where_documents_matter(
+    documents: list[list[int]], found: bool, tmp_path: Path
+) -> None:
+    prefix = write_documents(tmp_path / "a", documents)
+    plain = DataConfig(data_path=[prefix], split="1,0,0", eod_id=0)
+    needs = {"seq_length": 8, "samples": SampleCounts(1, 0, 0)}
+    assert check_data(plain, **needs) == []
+    problems = check_data(plain.model_copy(update={"reset_attention_mask": True, "eod_mask_loss": True}), **needs)
+    assert len(problems) == (0 if found else 1)
+    for problem in problems:
+        assert "a.bin has no end-of-document token (id 0)" in problem.message
+        assert problem.advice == "preprocess with --append-eod, or leave out --reset-attention-mask, --eod-mask-loss"
+
+
+def test_check_sees_an_eod_beyond_the_tokens_that_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megatron_ds.data.check.TOKENS_LOOKED_AT", 10)
+    prefix = write_documents(tmp_path / "a", [[*range(1, 30), 0]])
+    data = DataConfig(data_path=[prefix], split="1,0,0", eod_id=0, eod_mask_loss=True)
+    assert check_data(data, seq_length=8, samples=SampleCounts(1, 0, 0)) == []

@@ -58,7 +58,7 @@ def _fail_in_evaluation() -> None:
     def broken(*arguments: Any) -> float:
         raise DataError("broken in evaluation")
 
-    loop.validation_loss = broken
+    loop.mean_loss = broken
 
 
 def _end_by_signal() -> None:

@@ -26,12 +26,15 @@ _RANK_VARIABLES = (
 )
 
 
-def write_corpus(prefix: Path, num_documents: int = 40, document_length: int = 50) -> str:
+def write_corpus(
+    prefix: Path, num_documents: int = 40, document_length: int = 50, last_token: int | None = None
+) -> str:
     """Token files of documents in which each token follows from the one before; returns their prefix."""
     starts = np.random.default_rng(0).integers(0, VOCAB_SIZE, num_documents)
     with IndexedDatasetBuilder(str(prefix), np.dtype(np.uint16)) as builder:
         for start in starts:
-            builder.add_document((start + 3 * np.arange(document_length)) % VOCAB_SIZE)
+            document = (start + 3 * np.arange(document_length)) % VOCAB_SIZE
+            builder.add_document(document if last_token is None else np.append(document, last_token))
     return str(prefix)
 
 

@@ -112,6 +112,50 @@ def test_flag_and_deepspeed_json_that_differ_are_a_problem_with_both_places(corp
         assert words in text
 
 
+RESETS = ["--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"]
+
+
+@pytest.mark.parametrize("switch", RESETS)
+@pytest.mark.parametrize(
+    ("tokenizer", "why"),
+    [([], "no tokenizer is given"), (["--tokenizer-type", "NullTokenizer"], "NullTokenizer has no token for that")],
+)
+def test_switch_about_documents_without_an_eod_is_refused(
+    switch: str, tokenizer: list[str], why: str, corpus: str
+) -> None:
+    text = only_problem([*tiny_run(corpus), *tokenizer, switch])
+    for words in (f"the id that ends a document is not known, for {why}", f"from {switch}", "--eod-id"):
+        assert words in text
+
+
+def test_eod_of_the_tokenizer_reaches_the_run_that_needs_it(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "bytes", last_token=256)
+    argv = [*tiny_run(corpus, vocab_size=None), "--tokenizer-type", "ByteTokenizer"]
+    for switch in RESETS:
+        resolved, _ = preflight([*argv, switch], environment(1))
+        assert resolved.run.data.eod_id == 256
+        assert resolved.origins["data.eod_id"] == "derived: the tokenizer"
+    assert preflight(argv, environment(1))[0].run.data.eod_id is None
+
+
+def test_eod_id_0_is_an_id(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "zeros", last_token=0)
+    resolved, _ = preflight([*tiny_run(corpus), "--eod-id", "0", *RESETS], environment(1))
+    assert resolved.run.data.eod_id == 0
+
+
+def test_eod_id_that_is_not_the_tokenizers_is_refused(corpus: str) -> None:
+    argv = [*tiny_run(corpus, vocab_size=None), "--tokenizer-type", "ByteTokenizer", "--eod-id", "7", *RESETS]
+    text = only_problem(argv)
+    assert "eod_id 7 is not the tokenizer's end-of-document id 256" in text
+    assert "from --eod-id" in text
+
+
+def test_eod_id_beyond_the_vocabulary_is_refused(corpus: str) -> None:
+    argv = [*tiny_run(corpus), "--eod-id", "64", "--eod-mask-loss"]
+    assert "eod_id 64 is outside of the vocabulary of 64 ids" in str(problems(argv)[0])
+
+
 @pytest.mark.parametrize(("train_batch", "fits"), [(4, True), (16, False), (8, False)])
 def test_batch_triple_is_checked_against_the_data_parallel_size_not_the_processes(
     train_batch: int, fits: bool, corpus: str, tmp_path: Path
