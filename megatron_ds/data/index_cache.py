@@ -18,7 +18,7 @@ from megatron_ds.data.indexed_dataset import bin_path, idx_path
 from megatron_ds.errors import DataError, Problem
 
 # Part of every name: raise it when the same key would give another index.
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)

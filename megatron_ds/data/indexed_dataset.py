@@ -160,8 +160,10 @@ class IndexedDataset:
     def document_lengths(self, first: int, end: int) -> NDArray[np.int64]:
         """Tokens of each document in ``[first, end)``, [end - first]; a document may be several sequences, or none."""
         sequences = self.document_index[first : end + 1]
-        starts = np.append(self.pointers // self.dtype.itemsize, self.num_tokens)
-        return np.diff(starts[sequences])
+        ends_file = sequences == len(self.sizes)
+        starts = np.full(len(sequences), self.num_tokens)
+        starts[~ends_file] = self.pointers[sequences[~ends_file]] // self.dtype.itemsize
+        return np.diff(starts)
 
 
 def _in_chunks(array: Array) -> Iterator[tuple[int, Array]]:

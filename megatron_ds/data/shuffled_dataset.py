@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data.shuffle import permutations
 
 # Key of the random stream, after the split numbers that begin those of `gpt_index`.
 _CYCLIC = 3
@@ -21,9 +22,7 @@ class ShuffledDataset:
 
     def __init__(self, dataset: SampleDataset, seed: int) -> None:
         self._dataset = dataset
-        # Sorting raw random bits: NumPy promises these to stay the same in all versions, unlike `permutation`.
-        bits = np.random.PCG64(np.random.SeedSequence((seed, _CYCLIC)))
-        self._order = np.argsort(bits.random_raw(len(dataset)), kind="stable")
+        self._order = permutations(np.random.PCG64(np.random.SeedSequence((seed, _CYCLIC))), 1, len(dataset))[0]
 
     def __len__(self) -> int:
         return len(self._order)
