@@ -19,6 +19,7 @@ from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.input_files import FORMATS, find_inputs
 from megatron_ds.data.read_inputs import read_batches
+from megatron_ds.data.sentences import SentenceSplitter, find_language
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.utils.logging import logger
@@ -45,7 +46,7 @@ class _QuietBar(tqdm):  # type: ignore[misc]
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes ``<prefix>_<key>_document.bin`` and ``.idx`` for each JSON key.
+    """Writes ``<prefix>_<key>_document.bin`` and ``.idx`` for each JSON key; ``_sentence`` when sentences are split.
 
     Args:
         argv: the command line after ``megatron-ds preprocess``.
@@ -55,6 +56,7 @@ def main(argv: Sequence[str]) -> None:
         DataError: a line is bad, there is no text at all, or the disk is full. Nothing stays behind.
     """
     arguments = _parser().parse_args(argv)
+    splitter = _splitter(arguments)
     files = find_inputs(arguments.input, arguments.input_format)
     tokenizer_flags = TokenizerFlags(
         arguments.tokenizer_type,
@@ -66,7 +68,14 @@ def main(argv: Sequence[str]) -> None:
     tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
     _check_eod(tokenizer, arguments.append_eod)
     keys = tuple(dict.fromkeys(arguments.json_keys))
-    options = EncodeOptions(tokenizer_flags, arguments.vocab_size, keys, arguments.append_eod, arguments.skip_bad_lines)
+    options = EncodeOptions(
+        tokenizer_flags,
+        arguments.vocab_size,
+        keys,
+        arguments.append_eod,
+        arguments.skip_bad_lines,
+        splitter,
+    )
     batches = encode_in_order(read_batches(files, keys, BATCH_BYTES), options, tokenizer, arguments.workers)
     # How much text is in a packed file is known when it has been read.
     is_packed = any(file.is_packed for file in files)
@@ -85,6 +94,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output-prefix", required=True, help="path of the output without _<key>_document.bin")
     parser.add_argument(
         "--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys or columns with text (text)"
+    )
+    parser.add_argument("--split-sentences", action="store_true", help="make each sentence a sequence, for BERT and T5")
+    parser.add_argument(
+        "--lang", "--language", metavar="LANG", help="with --split-sentences: code or name of the language (english)"
+    )
+    parser.add_argument(
+        "--keep-newlines",
+        action="store_true",
+        help="with --split-sentences: keep the white space between sentences, at the end of the one before it",
     )
     parser.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document id")
     parser.add_argument("--skip-bad-lines", action="store_true", help="leave bad lines out and count them")
@@ -113,6 +131,20 @@ def _at_least_one(text: str) -> int:
 
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _splitter(arguments: argparse.Namespace) -> SentenceSplitter | None:
+    if arguments.split_sentences:
+        return SentenceSplitter(find_language(arguments.lang or "english"), arguments.keep_newlines)
+    given = {"--lang": arguments.lang, "--keep-newlines": arguments.keep_newlines}
+    problems = [
+        Problem(f"{flag} is given without --split-sentences", advice=f"add --split-sentences, or leave {flag} out")
+        for flag, value in given.items()
+        if value
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return None
 
 
 def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
@@ -162,17 +194,18 @@ class _Totals:
 def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeOptions, tokenizer: Tokenizer) -> None:
     start = time.perf_counter()
     totals = _Totals()
+    level = "sentence" if options.splitter else "document"
     with ExitStack() as stack:
         builders = {
             key: stack.enter_context(
-                IndexedDatasetBuilder(f"{output_prefix}_{key}_document", token_dtype(tokenizer.vocab_size))
+                IndexedDatasetBuilder(f"{output_prefix}_{key}_{level}", token_dtype(tokenizer.vocab_size))
             )
             for key in options.keys
         }
         for batch in batches:
             totals.add(batch)
             for key, documents in batch.documents.items():
-                builders[key].add_documents(documents.tokens, documents.lengths)
+                builders[key].add_documents(documents.tokens, documents.lengths, documents.sequences)
         for key, builder in builders.items():
             if builder.num_documents == 0:
                 raise DataError(_no_text(key, totals))

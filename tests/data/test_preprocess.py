@@ -26,11 +26,16 @@ def write_lines(path: Path, texts: list[str]) -> Path:
     return path
 
 
-def run(source: Path | list[Path], prefix: Path, *options: str, tokenizer: str = "ByteTokenizer") -> list[list[int]]:
-    """Preprocesses with bytes and one worker unless told otherwise; returns the documents."""
+def preprocess_files(source: Path | list[Path], prefix: Path, *options: str, tokenizer: str = "ByteTokenizer") -> None:
+    """Preprocesses with bytes and one worker unless told otherwise."""
     sources = source if isinstance(source, list) else [source]
     command = ["--input", *map(str, sources), "--output-prefix", str(prefix), "--tokenizer-type", tokenizer]
     preprocess.main([*command, "--workers", "1", *options])
+
+
+def run(source: Path | list[Path], prefix: Path, *options: str, tokenizer: str = "ByteTokenizer") -> list[list[int]]:
+    """Preprocesses with bytes and one worker unless told otherwise; returns the documents."""
+    preprocess_files(source, prefix, *options, tokenizer=tokenizer)
     indexed = IndexedDataset(f"{prefix}_text_document")
     return [indexed[number].tolist() for number in range(len(indexed))]
 
