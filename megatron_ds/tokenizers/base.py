@@ -21,6 +21,10 @@ class Tokenizer(Protocol):
     def eod_id(self) -> int | None:
         """Id that ends a document, or None when the tokenizer has none. 0 is a valid id."""
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything that determines the ids of a text. The same in every process."""
+
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without any special tokens around it."""
 

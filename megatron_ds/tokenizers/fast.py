@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
+
+from megatron_ds.tokenizers.fingerprint import fast_fingerprint
 
 if TYPE_CHECKING:
     import tokenizers
@@ -27,6 +30,11 @@ class FastTokenizer:
         # Ids may have gaps, so the number of entries alone could be too small for the largest id.
         ids = backend.get_vocab(with_added_tokens=True).values()
         self.vocab_size: int = max(len(ids), max(ids, default=-1) + 1)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything that determines the ids of a text."""
+        return fast_fingerprint(self._backend)
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without any special tokens around it."""

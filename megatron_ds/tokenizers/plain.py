@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatron_ds.errors import DataError, Problem
+from megatron_ds.tokenizers.fingerprint import fingerprint_of
 
 
 class ByteTokenizer:
@@ -12,6 +13,7 @@ class ByteTokenizer:
 
     vocab_size: int = 257
     eod_id: int | None = 256
+    fingerprint: str = fingerprint_of("ByteTokenizer")
 
     def encode(self, text: str) -> list[int]:
         """The bytes of `text`."""
@@ -35,6 +37,8 @@ class NullTokenizer:
     """
 
     eod_id: int | None = None
+    # The number of ids only says which are refused.
+    fingerprint: str = fingerprint_of("NullTokenizer")
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size

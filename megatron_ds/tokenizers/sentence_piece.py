@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from megatron_ds.errors import ConfigError, Problem
+from megatron_ds.tokenizers.fingerprint import fingerprint_of
 
 
 class SentencePieceTokenizer:
@@ -34,6 +37,11 @@ class SentencePieceTokenizer:
         # SentencePiece says -1 for "this model has no such symbol"; 0 is an id like any other.
         eos_id: int = self._processor.eos_id()
         self.eod_id: int | None = eos_id if eos_id >= 0 else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256, in hex, of everything that determines the ids of a text."""
+        return fingerprint_of("SentencePiece", hashlib.sha256(self._processor.serialized_model_proto()).hexdigest())
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`."""
