@@ -20,6 +20,7 @@ from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.input_files import FORMATS, find_inputs
 from megatron_ds.data.read_inputs import read_batches
 from megatron_ds.data.sentences import SentenceSplitter, find_language
+from megatron_ds.data.token_info import TokenInfo, remove_token_info, write_token_info
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.utils.logging import logger
@@ -209,7 +210,29 @@ def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeO
         for key, builder in builders.items():
             if builder.num_documents == 0:
                 raise DataError(_no_text(key, totals))
+        # No key's files are replaced before those of all keys are written.
+        for builder in builders.values():
+            builder.prepare()
+        for builder in builders.values():
+            remove_token_info(builder.prefix)
+    for key, builder in builders.items():
+        write_token_info(builder.prefix, _info(builder, key, options, tokenizer))
     _report(builders, totals, time.perf_counter() - start)
+
+
+def _info(builder: IndexedDatasetBuilder, key: str, options: EncodeOptions, tokenizer: Tokenizer) -> TokenInfo:
+    assert options.tokenizer.tokenizer_type is not None, "a tokenizer was built from it"
+    return TokenInfo(
+        tokenizer_type=options.tokenizer.tokenizer_type,
+        fingerprint=tokenizer.fingerprint,
+        vocab_size=tokenizer.vocab_size,
+        eod_id=tokenizer.eod_id,
+        append_eod=options.append_eod,
+        keys=(key,),
+        split_sentences=options.splitter is not None,
+        documents=builder.num_documents,
+        tokens=builder.num_tokens,
+    )
 
 
 def _no_text(key: str, totals: _Totals) -> Problem:

@@ -287,7 +287,21 @@ class IndexedDatasetBuilder:
         return tokens.astype(self.dtype)
 
     def finalize(self) -> None:
-        """Writes the index and moves both files to their final names."""
+        """Writes the index, if `prepare` has not, and moves both files to their final names."""
+        self.prepare()
+        # An old index beside a new .bin would describe other documents, so it goes first: whenever this stops, the
+        # pair is whole or its .idx is missing.
+        idx_path(self.prefix).unlink(missing_ok=True)
+        self._temporary_bin.replace(bin_path(self.prefix))
+        self._temporary_idx.replace(idx_path(self.prefix))
+
+    def prepare(self) -> None:
+        """Writes everything that there is to write, under temporary names: a full disk is found out here.
+
+        Nothing can be added afterwards.
+        """
+        if self._file.closed:
+            return
         num_sequences = sum(len(part.sizes) for part in self._parts)
         header = IndexHeader(dtype_code(self.dtype), num_sequences, self.num_documents + 1)
         with self._temporary_idx.open("wb") as file:
@@ -297,11 +311,6 @@ class IndexedDatasetBuilder:
             _flush_to_disk(file)
         _flush_to_disk(self._file)
         self._file.close()
-        # An old index beside a new .bin would describe other documents, so it goes first: whenever this stops, the
-        # pair is whole or its .idx is missing.
-        idx_path(self.prefix).unlink(missing_ok=True)
-        self._temporary_bin.replace(bin_path(self.prefix))
-        self._temporary_idx.replace(idx_path(self.prefix))
 
     def _index_arrays(self) -> Iterator[Array]:
         """The body of the index piece by piece: it can be larger than memory when sets are merged."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_ds.cli import merge_data
 from megatron_ds.data.indexed_dataset import IndexedDataset
 from megatron_ds.data.sentences import _PLAIN_SPACES, LANGUAGES, SentenceSplitter, find_language
 from megatron_ds.errors import ConfigError
@@ -82,7 +83,7 @@ def test_find_language_takes_codes_and_names_in_any_case() -> None:
 def test_preprocess_split_sentences_makes_documents_of_several_sequences(tmp_path: Path, workers: str) -> None:
     source = write_lines(tmp_path / "in.jsonl", [TEXT, "", " \n", "One.", TEXT])
     preprocess_files(source, tmp_path / "out", "--split-sentences", "--workers", workers)
-    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out_text_sentence.bin", "out_text_sentence.idx"]
+    assert {path.stem for path in tmp_path.glob("out*")} == {"out_text_sentence"}
     assert documents_of(f"{tmp_path / 'out'}_text_sentence") == [SENTENCES, ["One."], SENTENCES]
 
 
@@ -108,3 +109,13 @@ def test_preprocess_sentence_options_without_split_sentences_refused(tmp_path: P
         "--lang is given without --split-sentences",
         "--keep-newlines is given without --split-sentences",
     ]
+
+
+def test_merge_of_split_files_is_preprocessing_the_concatenation(tmp_path: Path) -> None:
+    prefixes = []
+    for name, texts in {"a": [TEXT, "One."], "b": ["Two. Three.", ""], "ab": [TEXT, "One.", "Two. Three.", ""]}.items():
+        preprocess_files(write_lines(tmp_path / "in.jsonl", texts), tmp_path / name, "--split-sentences")
+        prefixes.append(f"{tmp_path / name}_text_sentence")
+    merge_data.main(["--input", *prefixes[:2], "--output-prefix", str(tmp_path / "m")])
+    for suffix in (".bin", ".idx", ".json"):
+        assert Path(f"{tmp_path / 'm'}{suffix}").read_bytes() == Path(f"{prefixes[2]}{suffix}").read_bytes()
