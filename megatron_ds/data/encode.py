@@ -153,6 +153,8 @@ def encode_in_order(
         return
     with ProcessPoolExecutor(num_workers, initializer=_start_worker, initargs=(options,)) as pool:
         waiting: deque[Future[EncodedBatch]] = deque()
+        # The workers are forked now, from a small process without threads: what reads the input may start some.
+        pool.submit(_is_ready)
         try:
             for batch in batches:
                 waiting.append(pool.submit(_encode_in_worker, batch))
@@ -176,6 +178,10 @@ def _start_worker(options: EncodeOptions) -> None:
     # The processes already use all cores; threads below them would only get in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _worker[:] = [Encoder(options, build_tokenizer(options.tokenizer, vocab_size=options.vocab_size))]
+
+
+def _is_ready() -> bool:
+    return bool(_worker)
 
 
 def _encode_in_worker(batch: DocumentBatch) -> EncodedBatch:
