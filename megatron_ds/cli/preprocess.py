@@ -36,6 +36,7 @@ class TokenizerFlags:
     tokenizer_model: str | None
     vocab_file: str | None
     merge_file: str | None
+    vocab_extra_ids: int
 
 
 class _QuietBar(tqdm):  # type: ignore[misc]
@@ -62,11 +63,19 @@ def main(argv: Sequence[str]) -> None:
         arguments.tokenizer_model,
         arguments.vocab_file,
         arguments.merge_file,
+        arguments.vocab_extra_ids,
     )
     tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
     _check_eod(tokenizer, arguments.append_eod)
     keys = tuple(dict.fromkeys(arguments.json_keys))
-    options = EncodeOptions(tokenizer_flags, arguments.vocab_size, keys, arguments.append_eod, arguments.skip_bad_lines)
+    options = EncodeOptions(
+        tokenizer_flags,
+        arguments.vocab_size,
+        keys,
+        arguments.append_eod,
+        skip_bad=arguments.skip_bad_lines,
+        allow_special=arguments.allow_special_tokens,
+    )
     batches = encode_in_order(read_batches(files, keys, BATCH_BYTES), options, tokenizer, arguments.workers)
     # How much text is in a packed file is known when it has been read.
     is_packed = any(file.is_packed for file in files)
@@ -94,13 +103,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("tokenizer")
     group.add_argument(
-        "--tokenizer-type", help="HFTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, ByteTokenizer …"
+        "--tokenizer-type",
+        metavar="TYPE",
+        help="HFTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, BertWordPieceLowerCase, BertWordPieceCase, "
+        "ByteTokenizer or NullTokenizer",
     )
     group.add_argument("--tokenizer-name-or-path", "--tokenizer-name", help="HFTokenizer: a folder, file or hub name")
     group.add_argument("--tokenizer-model", help="SentencePieceTokenizer: the .model file")
-    group.add_argument("--vocab-file", help="GPT2BPETokenizer: vocab.json")
+    group.add_argument("--vocab-file", help="GPT2BPETokenizer: vocab.json; BertWordPiece…: vocab.txt")
     group.add_argument("--merge-file", "--merges-file", help="GPT2BPETokenizer: merges.txt")
     group.add_argument("--vocab-size", type=_at_least_one, help="NullTokenizer: number of ids")
+    group.add_argument(
+        "--vocab-extra-ids",
+        type=_at_least_zero,
+        default=0,
+        metavar="N",
+        help="sentinels <extra_id_0> … for T5 that get ids after the vocabulary (0)",
+    )
+    group.add_argument(
+        "--allow-special-tokens",
+        action="store_true",
+        help="give the string of a special token in a document its one id; otherwise it is plain text",
+    )
     return parser
 
 
@@ -108,6 +132,13 @@ def _at_least_one(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+def _at_least_zero(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is less than 0")
     return value
 
 

@@ -99,7 +99,16 @@ class DataConfig(OptionBlock):
     data_cache_path: str | None = option(None, "Folder for the sample indices; beside the data files when not given.")
     num_workers: int = option(0, "Background processes of the data loader.", ge=0, le=1024)
     tokenizer_type: (
-        Literal["HFTokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer", "ByteTokenizer", "NullTokenizer"] | None
+        Literal[
+            "HFTokenizer",
+            "GPT2BPETokenizer",
+            "SentencePieceTokenizer",
+            "BertWordPieceLowerCase",
+            "BertWordPieceCase",
+            "ByteTokenizer",
+            "NullTokenizer",
+        ]
+        | None
     ) = option(
         None,
         "Kind of tokenizer. `PretrainedFromHF` and `GPTSentencePieceTokenizer` are accepted as older names.",
@@ -109,8 +118,15 @@ class DataConfig(OptionBlock):
         None, "HFTokenizer: a folder, a tokenizer.json, or a hub name.", aliases=("--tokenizer-name",)
     )
     tokenizer_model: str | None = option(None, "SentencePieceTokenizer: the .model file.")
-    vocab_file: str | None = option(None, "GPT2BPETokenizer: vocab.json.")
+    vocab_file: str | None = option(None, "GPT2BPETokenizer: vocab.json. BertWordPieceLowerCase, …Case: vocab.txt.")
     merge_file: str | None = option(None, "GPT2BPETokenizer: merges.txt.", aliases=("--merges-file",))
+    vocab_extra_ids: int = option(
+        0,
+        "Sentinels `<extra_id_0>` … for T5 that the tokenizer has, each with an id of its own; those that are not in "
+        "its vocabulary come after it.",
+        ge=0,
+        le=10**5,
+    )
 
 
 class TrainingConfig(OptionBlock):

@@ -29,6 +29,7 @@ class EncodeOptions:
         keys: JSON keys to encode.
         append_eod: whether each document ends with the tokenizer's end-of-document id.
         skip_bad: whether bad documents are left out and counted, instead of an error.
+        allow_special: whether the string of a special token in a document becomes its id.
     """
 
     tokenizer: TokenizerOptions
@@ -36,6 +37,7 @@ class EncodeOptions:
     keys: tuple[str, ...]
     append_eod: bool
     skip_bad: bool = False
+    allow_special: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 USUAL_EOS_TOKENS = ("<|endoftext|>", "</s>", "<eos>")
 
 
-def load_hugging_face_tokenizer(name_or_path: str) -> Tokenizer:
+def load_hugging_face_tokenizer(name_or_path: str, vocab_extra_ids: int = 0) -> Tokenizer:
     """Loads a tokenizer from a ``tokenizer.json``, a folder, or the hub.
 
     A ``tokenizer.json`` is read by the `tokenizers` library alone: importing transformers takes seconds.
@@ -25,15 +25,19 @@ def load_hugging_face_tokenizer(name_or_path: str) -> Tokenizer:
     The end of a document is the ``eos_token`` of ``tokenizer_config.json`` or ``special_tokens_map.json``; without
     these, ``<|endoftext|>``, ``</s>`` or ``<eos>`` when it is a special token; else None.
 
+    Args:
+        name_or_path: the file, the folder, or the name on the hub.
+        vocab_extra_ids: sentinels ``<extra_id_0>`` … that get ids after the vocabulary.
+
     Raises:
         ConfigError: there is no such file, folder or hub name, or it is no tokenizer.
     """
     path = Path(name_or_path)
     file = path / "tokenizer.json" if path.is_dir() else path
     if file.is_file():
-        return _load_file(file)
+        return _load_file(file, vocab_extra_ids)
     if path.is_dir() or not _looks_like_path(name_or_path):
-        return _load_with_transformers(name_or_path)
+        return _load_with_transformers(name_or_path, vocab_extra_ids)
     raise ConfigError(_problem(name_or_path, f"tokenizer not found: {name_or_path}"))
 
 
@@ -42,14 +46,14 @@ def _looks_like_path(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith((".json", ".model"))
 
 
-def _load_file(file: Path) -> Tokenizer:
+def _load_file(file: Path, vocab_extra_ids: int) -> Tokenizer:
     import tokenizers
 
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # The library raises bare Exception for whatever is wrong in the file.
         raise ConfigError(_problem(str(file), f"{file} is not a tokenizer.json: {error}")) from None
-    return FastTokenizer(backend, _eod_id(backend, file.parent))
+    return FastTokenizer(backend, _eod_id(backend, file.parent), vocab_extra_ids)
 
 
 def _eod_id(backend: tokenizers.Tokenizer, folder: Path) -> int | None:
@@ -88,7 +92,7 @@ def _named_eos_token(folder: Path) -> str | None:
     return None
 
 
-def _load_with_transformers(name_or_path: str) -> Tokenizer:
+def _load_with_transformers(name_or_path: str, vocab_extra_ids: int) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
@@ -99,7 +103,7 @@ def _load_with_transformers(name_or_path: str) -> Tokenizer:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ConfigError(_problem(name_or_path, f"{name_or_path!r} has no fast (`tokenizers`) implementation"))
-    return FastTokenizer(backend, tokenizer.eos_token_id)
+    return FastTokenizer(backend, tokenizer.eos_token_id, vocab_extra_ids)
 
 
 def _problem(name_or_path: str, message: str) -> Problem:
