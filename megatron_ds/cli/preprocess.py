@@ -19,6 +19,8 @@ from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.input_files import FORMATS, find_inputs
 from megatron_ds.data.read_inputs import read_batches
+from megatron_ds.data.sentences import SentenceSplitter, find_language
+from megatron_ds.data.token_info import TokenInfo, remove_token_info, write_token_info
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.utils.logging import logger
@@ -46,7 +48,7 @@ class _QuietBar(tqdm):  # type: ignore[misc]
 
 
 def main(argv: Sequence[str]) -> None:
-    """Writes ``<prefix>_<key>_document.bin`` and ``.idx`` for each JSON key.
+    """Writes ``<prefix>_<key>_document.bin`` and ``.idx`` for each JSON key; ``_sentence`` when sentences are split.
 
     Args:
         argv: the command line after ``megatron-ds preprocess``.
@@ -56,6 +58,7 @@ def main(argv: Sequence[str]) -> None:
         DataError: a line is bad, there is no text at all, or the disk is full. Nothing stays behind.
     """
     arguments = _parser().parse_args(argv)
+    splitter = _splitter(arguments)
     files = find_inputs(arguments.input, arguments.input_format)
     tokenizer_flags = TokenizerFlags(
         arguments.tokenizer_type,
@@ -74,6 +77,7 @@ def main(argv: Sequence[str]) -> None:
         keys,
         arguments.append_eod,
         skip_bad=arguments.skip_bad_lines,
+        splitter=splitter,
         allow_special=arguments.allow_special_tokens,
     )
     batches = encode_in_order(read_batches(files, keys, BATCH_BYTES), options, tokenizer, arguments.workers)
@@ -94,6 +98,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output-prefix", required=True, help="path of the output without _<key>_document.bin")
     parser.add_argument(
         "--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys or columns with text (text)"
+    )
+    parser.add_argument("--split-sentences", action="store_true", help="make each sentence a sequence, for BERT and T5")
+    parser.add_argument(
+        "--lang", "--language", metavar="LANG", help="with --split-sentences: code or name of the language (english)"
+    )
+    parser.add_argument(
+        "--keep-newlines",
+        action="store_true",
+        help="with --split-sentences: keep the white space between sentences, at the end of the one before it",
     )
     parser.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document id")
     parser.add_argument("--skip-bad-lines", action="store_true", help="leave bad lines out and count them")
@@ -146,12 +159,27 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _splitter(arguments: argparse.Namespace) -> SentenceSplitter | None:
+    if arguments.split_sentences:
+        return SentenceSplitter(find_language(arguments.lang or "english"), arguments.keep_newlines)
+    given = {"--lang": arguments.lang, "--keep-newlines": arguments.keep_newlines}
+    problems = [
+        Problem(f"{flag} is given without --split-sentences", advice=f"add --split-sentences, or leave {flag} out")
+        for flag, value in given.items()
+        if value
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return None
+
+
 def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
     if append_eod and tokenizer.eod_id is None:
         raise ConfigError(
             Problem(
                 "--append-eod is given, and the tokenizer has no end-of-document token",
-                advice="name an eos_token in tokenizer_config.json beside tokenizer.json, or leave --append-eod out",
+                advice="use a tokenizer that has one (HFTokenizer: name an eos_token in tokenizer_config.json beside "
+                "tokenizer.json), or leave --append-eod out",
             )
         )
 
@@ -193,21 +221,44 @@ class _Totals:
 def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeOptions, tokenizer: Tokenizer) -> None:
     start = time.perf_counter()
     totals = _Totals()
+    level = "sentence" if options.splitter else "document"
     with ExitStack() as stack:
         builders = {
             key: stack.enter_context(
-                IndexedDatasetBuilder(f"{output_prefix}_{key}_document", token_dtype(tokenizer.vocab_size))
+                IndexedDatasetBuilder(f"{output_prefix}_{key}_{level}", token_dtype(tokenizer.vocab_size))
             )
             for key in options.keys
         }
         for batch in batches:
             totals.add(batch)
             for key, documents in batch.documents.items():
-                builders[key].add_documents(documents.tokens, documents.lengths)
+                builders[key].add_documents(documents.tokens, documents.lengths, documents.sequences)
         for key, builder in builders.items():
             if builder.num_documents == 0:
                 raise DataError(_no_text(key, totals))
+        # No key's files are replaced before those of all keys are written.
+        for builder in builders.values():
+            builder.prepare()
+        for builder in builders.values():
+            remove_token_info(builder.prefix)
+    for key, builder in builders.items():
+        write_token_info(builder.prefix, _info(builder, key, options, tokenizer))
     _report(builders, totals, time.perf_counter() - start)
+
+
+def _info(builder: IndexedDatasetBuilder, key: str, options: EncodeOptions, tokenizer: Tokenizer) -> TokenInfo:
+    assert options.tokenizer.tokenizer_type is not None, "a tokenizer was built from it"
+    return TokenInfo(
+        tokenizer_type=options.tokenizer.tokenizer_type,
+        fingerprint=tokenizer.fingerprint,
+        vocab_size=tokenizer.vocab_size,
+        eod_id=tokenizer.eod_id,
+        append_eod=options.append_eod,
+        keys=(key,),
+        split_sentences=options.splitter is not None,
+        documents=builder.num_documents,
+        tokens=builder.num_tokens,
+    )
 
 
 def _no_text(key: str, totals: _Totals) -> Problem:

@@ -235,23 +235,26 @@ class IndexedDatasetBuilder:
         """
         self.add_documents(tokens, np.array([len(tokens)], dtype=np.int64))
 
-    def add_documents(self, tokens: Array, lengths: NDArray[Any]) -> None:
-        """Appends documents of one sequence each.
+    def add_documents(self, tokens: Array, lengths: NDArray[Any], sequences: NDArray[Any] | None = None) -> None:
+        """Appends documents.
 
         Args:
-            tokens: the tokens of all documents, one after the other, [sum of lengths].
-            lengths: tokens per document, [number of documents].
+            tokens: the tokens of all sequences, one after the other, [sum of lengths].
+            lengths: tokens per sequence, [number of sequences].
+            sequences: sequences per document, [number of documents]; None: each document is one sequence.
 
         Raises:
-            DataError: an id does not fit into the dtype, or a document has 2^31 tokens or more.
+            DataError: an id does not fit into the dtype, or a sequence has 2^31 tokens or more.
         """
         assert int(lengths.sum()) == len(tokens), "the lengths describe the tokens"
+        assert sequences is None or int(sequences.sum()) == len(lengths), "the documents are made of all sequences"
         if len(lengths) and lengths.max() > np.iinfo(np.int32).max:
             raise DataError(f"a document has {lengths.max()} tokens; the format's limit is {np.iinfo(np.int32).max}")
         self._file.write(self._as_stored(tokens).tobytes())
-        self._parts.append(_IndexPart(lengths.astype(np.int32)))
+        ends = None if sequences is None else np.cumsum(sequences, dtype=np.int64)
+        self._parts.append(_IndexPart(lengths.astype(np.int32), ends))
         self.num_tokens += len(tokens)
-        self.num_documents += len(lengths)
+        self.num_documents += len(lengths if sequences is None else sequences)
 
     def add_dataset(self, indexed: IndexedDataset) -> None:
         """Appends all documents of a finished pair of the same dtype, copying its bytes.
@@ -284,7 +287,21 @@ class IndexedDatasetBuilder:
         return tokens.astype(self.dtype)
 
     def finalize(self) -> None:
-        """Writes the index and moves both files to their final names."""
+        """Writes the index, if `prepare` has not, and moves both files to their final names."""
+        self.prepare()
+        # An old index beside a new .bin would describe other documents, so it goes first: whenever this stops, the
+        # pair is whole or its .idx is missing.
+        idx_path(self.prefix).unlink(missing_ok=True)
+        self._temporary_bin.replace(bin_path(self.prefix))
+        self._temporary_idx.replace(idx_path(self.prefix))
+
+    def prepare(self) -> None:
+        """Writes everything that there is to write, under temporary names: a full disk is found out here.
+
+        Nothing can be added afterwards.
+        """
+        if self._file.closed:
+            return
         num_sequences = sum(len(part.sizes) for part in self._parts)
         header = IndexHeader(dtype_code(self.dtype), num_sequences, self.num_documents + 1)
         with self._temporary_idx.open("wb") as file:
@@ -294,11 +311,6 @@ class IndexedDatasetBuilder:
             _flush_to_disk(file)
         _flush_to_disk(self._file)
         self._file.close()
-        # An old index beside a new .bin would describe other documents, so it goes first: whenever this stops, the
-        # pair is whole or its .idx is missing.
-        idx_path(self.prefix).unlink(missing_ok=True)
-        self._temporary_bin.replace(bin_path(self.prefix))
-        self._temporary_idx.replace(idx_path(self.prefix))
 
     def _index_arrays(self) -> Iterator[Array]:
         """The body of the index piece by piece: it can be larger than memory when sets are merged."""

@@ -14,14 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+from backports import zstd
+
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.utils.logging import logger
 
 # What is in a file, by its suffix. Other suffixes are read as JSON lines.
 FORMATS = ("jsonl", "text", "csv", "tsv", "parquet")
 _FORMAT_OF_SUFFIX = {".txt": "text", ".text": "text", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-_COMPRESSED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_REFUSED = (".zst", ".zip", ".tar", ".tgz", ".7z", ".rar")
+_REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar")
+
+
+def _open_zst(path: Path, mode: Literal["rb"]) -> Any:
+    # By default, files of `zstd --long=28` and more are refused: their window has to be in memory, 2 GiB at most.
+    return zstd.open(path, mode, options={zstd.DecompressionParameter.window_log_max: 31})
+
+
+_COMPRESSED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zst,
+}
 
 
 @dataclass(frozen=True)
@@ -124,7 +138,7 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
         with opener(path, "rb") as unpacked:
             # Lines are found by the buffer, in C; the unpacked file itself would look for them in Python.
             yield cast(BinaryIO, io.BufferedReader(unpacked, 1 << 16))
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
         raise DataError(damaged_input(path, f"is damaged: {error}")) from None
     except OSError as error:
         # Those of the operating system have a number; those of gzip and bz2 have none.

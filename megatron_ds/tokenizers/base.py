@@ -70,9 +70,6 @@ class Tokenizer(Protocol):
             allow_special: whether the string of a special token in `text` becomes its one id.
         """
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, in order."""
-
     def encode_flat(self, texts: Sequence[str], *, allow_special: bool = False) -> FlatIds:
         """The ids of all texts, in order: what `encode` gives for each, in one array."""
 

@@ -61,10 +61,6 @@ class FastTokenizer:
         ids: list[int] = backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, in order."""
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
-
     def encode_flat(self, texts: Sequence[str], *, allow_special: bool = False) -> FlatIds:
         """The ids of all texts in one int64 array."""
         backend = self._matching if allow_special else self._plain

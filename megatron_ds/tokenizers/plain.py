@@ -31,10 +31,6 @@ class ByteTokenizer:
             return self._special.encode(text, lambda stretch, _: stretch.encode("utf-8"))
         return list(text.encode("utf-8"))
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The bytes of each text."""
-        return [self.encode(text) for text in texts]
-
     def encode_flat(self, texts: Sequence[str], *, allow_special: bool = False) -> FlatIds:
         """The bytes of all texts in one array."""
         if allow_special:
@@ -80,13 +76,9 @@ class NullTokenizer:
             raise DataError(Problem(f"token id {wrong} is outside of the vocabulary of {self.vocab_size} ids"))
         return ids
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers in each text."""
-        return [self.encode(text) for text in texts]
-
     def encode_flat(self, texts: Sequence[str], *, allow_special: bool = False) -> FlatIds:  # noqa: ARG002
         """The numbers in all texts, int64."""
-        return FlatIds.of_lists(self.encode_batch(texts))
+        return FlatIds.of_lists([self.encode(text) for text in texts])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The ids as numbers, separated by spaces."""

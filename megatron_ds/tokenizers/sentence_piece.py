@@ -116,11 +116,6 @@ class SentencePieceTokenizer:
         ids: list[int] = self._processor.encode(text, out_type=int)
         return ids
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, in order."""
-        batch: list[list[int]] = self._processor.encode(list(texts), out_type=int)
-        return batch
-
     def encode_flat(self, texts: Sequence[str], *, allow_special: bool = False) -> FlatIds:
         """The ids of all texts in one array."""
         if allow_special:

@@ -7,10 +7,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+
+from megatron_ds.tokenizers import Tokenizer
 
 CORPUS = [
     "def one(): return 1",
@@ -28,6 +31,12 @@ class Flags:
     vocab_file: str | None = None
     merge_file: str | None = None
     vocab_extra_ids: int = 0
+
+
+def encode_all(tokenizer: Tokenizer, texts: list[str], *, allow_special: bool = False) -> list[list[int]]:
+    """The ids of each text, through the array of all."""
+    flat = tokenizer.encode_flat(texts, allow_special=allow_special)
+    return [part.tolist() for part in np.split(flat.ids, np.cumsum(flat.lengths)[:-1])]
 
 
 def byte_level_bpe(special_tokens: list[str], vocab_size: int = 300) -> tokenizers.Tokenizer:
