@@ -35,6 +35,13 @@ class ModelConfig(OptionBlock):
         ge=1,
         le=10**6,
     )
+    pad_vocab_size_to: int | None = option(
+        None,
+        "The vocabulary is padded to this size, whatever the tensor-parallel size, instead of a multiple of "
+        "make_vocab_size_divisible_by x that size.",
+        ge=1,
+        le=2**31 - 1,
+    )
     untie_embeddings_and_output_weights: bool = option(
         False, "Gives the output head its own weights instead of the word embeddings'."
     )
@@ -59,8 +66,10 @@ class ModelConfig(OptionBlock):
         return self.hidden_size // self.num_attention_heads
 
     def padded_vocab_size(self, tp_size: int) -> int:
-        """The vocabulary size rounded up to a multiple of ``make_vocab_size_divisible_by`` x `tp_size`."""
+        """``pad_vocab_size_to``; else the next multiple of ``make_vocab_size_divisible_by`` x `tp_size`."""
         assert self.vocab_size is not None, "the vocabulary size is resolved before a model is built"
+        if self.pad_vocab_size_to is not None:
+            return self.pad_vocab_size_to
         multiple = self.make_vocab_size_divisible_by * tp_size
         return (self.vocab_size + multiple - 1) // multiple * multiple
 
