@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config import ResolvedRun, collect
+from megatron_ds.config.rules import too_little_padding
 from megatron_ds.data import check_data, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import build_tokenizer
@@ -59,9 +60,18 @@ def _with_vocabulary(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem]]
     except MegatronDsError as error:
         return resolved, list(error.problems)
     if given is None:
-        return resolved.with_vocab_size(size), []
+        return resolved.with_vocab_size(size), _padding_problems(resolved, size)
     if given < size:
         source = Source("vocab_size", str(given), resolved.origins["model.vocab_size"])
         message = f"vocab_size {given} is smaller than the tokenizer's vocabulary of {size} ids"
         return resolved, [Problem(message, (source,), "leave vocab_size out, or make it larger")]
     return resolved, []
+
+
+def _padding_problems(resolved: ResolvedRun, vocab_size: int) -> list[Problem]:
+    """Whether a given padded size holds the tokenizer's vocabulary; a given vocabulary size was compared before."""
+    padded = resolved.run.model.pad_vocab_size_to
+    if padded is None or padded >= vocab_size:
+        return []
+    source = Source("pad_vocab_size_to", str(padded), resolved.origins["model.pad_vocab_size_to"])
+    return [too_little_padding(vocab_size, source)]

@@ -39,6 +39,7 @@ class TokenizerFlags:
     tokenizer_model: str | None
     vocab_file: str | None
     merge_file: str | None
+    vocab_extra_ids: int
 
 
 class _QuietBar(tqdm):  # type: ignore[misc]
@@ -67,6 +68,7 @@ def main(argv: Sequence[str]) -> None:
         arguments.tokenizer_model,
         arguments.vocab_file,
         arguments.merge_file,
+        arguments.vocab_extra_ids,
     )
     tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
     _check_eod(tokenizer, arguments.append_eod)
@@ -76,8 +78,9 @@ def main(argv: Sequence[str]) -> None:
         arguments.vocab_size,
         keys,
         arguments.append_eod,
-        arguments.skip_bad_lines,
-        splitter,
+        skip_bad=arguments.skip_bad_lines,
+        splitter=splitter,
+        allow_special=arguments.allow_special_tokens,
     )
     inputs = read_batches(files, keys, BATCH_BYTES, choice)
     batches = encode_in_order(inputs, options, tokenizer, arguments.workers)
@@ -123,13 +126,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("tokenizer")
     group.add_argument(
-        "--tokenizer-type", help="HFTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, ByteTokenizer …"
+        "--tokenizer-type",
+        metavar="TYPE",
+        help="HFTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, BertWordPieceLowerCase, BertWordPieceCase, "
+        "ByteTokenizer or NullTokenizer",
     )
     group.add_argument("--tokenizer-name-or-path", "--tokenizer-name", help="HFTokenizer: a folder, file or hub name")
     group.add_argument("--tokenizer-model", help="SentencePieceTokenizer: the .model file")
-    group.add_argument("--vocab-file", help="GPT2BPETokenizer: vocab.json")
+    group.add_argument("--vocab-file", help="GPT2BPETokenizer: vocab.json; BertWordPiece…: vocab.txt")
     group.add_argument("--merge-file", "--merges-file", help="GPT2BPETokenizer: merges.txt")
     group.add_argument("--vocab-size", type=_at_least_one, help="NullTokenizer: number of ids")
+    group.add_argument(
+        "--vocab-extra-ids",
+        type=_at_least_zero,
+        default=0,
+        metavar="N",
+        help="sentinels <extra_id_0> … for T5 that get ids after the vocabulary (0)",
+    )
+    group.add_argument(
+        "--allow-special-tokens",
+        action="store_true",
+        help="give the string of a special token in a document its one id; otherwise it is plain text",
+    )
     return parser
 
 
@@ -137,6 +155,13 @@ def _at_least_one(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+def _at_least_zero(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is less than 0")
     return value
 
 
@@ -176,7 +201,8 @@ def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
         raise ConfigError(
             Problem(
                 "--append-eod is given, and the tokenizer has no end-of-document token",
-                advice="name an eos_token in tokenizer_config.json beside tokenizer.json, or leave --append-eod out",
+                advice="use a tokenizer that has one (HFTokenizer: name an eos_token in tokenizer_config.json beside "
+                "tokenizer.json), or leave --append-eod out",
             )
         )
 

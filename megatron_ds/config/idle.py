@@ -27,12 +27,12 @@ class _Idle:
 _DYNAMIC_SCALE = tuple(
     f"training.{name}" for name in ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
 )
-# The one tokenizer type that reads each of these.
-_READER: Mapping[str, str] = {
-    "data.tokenizer_name_or_path": "HFTokenizer",
-    "data.vocab_file": "GPT2BPETokenizer",
-    "data.merge_file": "GPT2BPETokenizer",
-    "data.tokenizer_model": "SentencePieceTokenizer",
+# The tokenizer types that read each of these.
+_READERS: Mapping[str, tuple[str, ...]] = {
+    "data.tokenizer_name_or_path": ("HFTokenizer",),
+    "data.vocab_file": ("GPT2BPETokenizer", "BertWordPieceLowerCase", "BertWordPieceCase"),
+    "data.merge_file": ("GPT2BPETokenizer",),
+    "data.tokenizer_model": ("SentencePieceTokenizer",),
 }
 
 
@@ -40,9 +40,14 @@ def _is_constant(settings: Settings) -> bool:
     return bool(settings.value("optimizer.lr_decay_style") == "constant")
 
 
-def _is_other_tokenizer(reader: str) -> Callable[[Settings], bool]:
+def _is_other_tokenizer(readers: tuple[str, ...]) -> Callable[[Settings], bool]:
     # Without a type the run is refused later, for that.
-    return lambda settings: settings.value("data.tokenizer_type") not in (None, reader)
+    return lambda settings: settings.value("data.tokenizer_type") not in (None, *readers)
+
+
+def _only(readers: tuple[str, ...]) -> str:
+    *others, last = readers
+    return f"only {', '.join(others)} and {last} read it" if others else f"only {last} reads it"
 
 
 _TABLE: tuple[_Idle, ...] = (
@@ -67,8 +72,8 @@ _TABLE: tuple[_Idle, ...] = (
     _Idle(("logging.wandb_exp_name",), lambda s: s.value("logging.wandb_project") is None, "without wandb_project"),
     _Idle(("training.eval_interval",), lambda s: s.value("training.eval_iters") == 0, "with eval_iters 0"),
     *(
-        _Idle((path,), _is_other_tokenizer(reader), f"with this tokenizer_type: only {reader} reads it")
-        for path, reader in _READER.items()
+        _Idle((path,), _is_other_tokenizer(readers), f"with this tokenizer_type: {_only(readers)}")
+        for path, readers in _READERS.items()
     ),
 )
 

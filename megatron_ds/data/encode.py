@@ -31,6 +31,7 @@ class EncodeOptions:
         append_eod: whether each document ends with the tokenizer's end-of-document id.
         skip_bad: whether bad documents are left out and counted, instead of an error.
         splitter: cuts each document into sentences, which become one sequence each; None: a document is one sequence.
+        allow_special: whether the string of a special token in a document becomes its id.
     """
 
     tokenizer: TokenizerOptions
@@ -39,6 +40,7 @@ class EncodeOptions:
     append_eod: bool
     skip_bad: bool = False
     splitter: SentenceSplitter | None = None
+    allow_special: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class Encoder:
 
     def _encode_texts(self, texts: Sequence[str]) -> EncodedDocuments:
         documents = [pieces for text in texts if (pieces := self._pieces(text))]
-        tokens, lengths = self._encode_pieces([piece for pieces in documents for piece in pieces])
+        pieces_of_all = [piece for pieces in documents for piece in pieces]
+        flat = self._tokenizer.encode_flat(pieces_of_all, allow_special=self._options.allow_special)
+        tokens, lengths = flat.ids.astype(self._dtype), flat.lengths
         # The document of each piece. A piece may have no tokens, and a document none in all of its pieces.
         owners = np.repeat(np.arange(len(documents)), [len(pieces) for pieces in documents])[lengths > 0]
         sequences = np.bincount(owners, minlength=len(documents))
@@ -111,16 +115,6 @@ class Encoder:
         if not text or text.isspace():
             return []
         return self._options.splitter.split(text) if self._options.splitter else [text]
-
-    def _encode_pieces(self, pieces: Sequence[str]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        encoded = self._tokenizer.encode_batch(pieces)
-        lengths = np.array([len(ids) for ids in encoded], dtype=np.int64)
-        tokens = np.empty(int(lengths.sum()), dtype=self._dtype)
-        end = 0
-        for ids in encoded:
-            tokens[end : end + len(ids)] = ids
-            end += len(ids)
-        return tokens, lengths
 
     def _with_eod(
         self, tokens: NDArray[Any], lengths: NDArray[np.int64], last: NDArray[np.int64]
