@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
+_PARQUET_BUFFER_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class RecordBatch:
@@ -166,8 +168,8 @@ def read_parquet(path: Path, keys: Sequence[str], batch_bytes: int) -> Iterator[
     import pyarrow.parquet as pq
 
     try:
-        # No threads that read: worker processes are forked from this one.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        # Without a buffer, the whole column of a row group is read first, which may be gigabytes.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES) as file:
             check_columns(path, file.schema_arrow.names, keys)
             num_rows = _rows_at_a_time(file.metadata, batch_bytes)
             row_number = 1
