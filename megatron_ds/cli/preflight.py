@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config import ResolvedRun, collect
+from megatron_ds.config.rules import too_little_padding
 from megatron_ds.data import check_data, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
@@ -74,7 +75,7 @@ def _with_vocabulary(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> tupl
         return resolved, [Problem("the vocabulary size is not known: no tokenizer is given", advice=advice)]
     size = tokenizer.vocab_size
     if given is None:
-        return resolved.with_vocab_size(size), []
+        return resolved.with_vocab_size(size), _padding_problems(resolved, size)
     if given < size:
         source = Source("vocab_size", str(given), resolved.origins["model.vocab_size"])
         message = f"vocab_size {given} is smaller than the tokenizer's vocabulary of {size} ids"
@@ -111,3 +112,12 @@ def _no_eod(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> Problem:
         tuple(Source(name, "true", resolved.origins[f"data.{name}"]) for name in names),
         "give --eod-id when the data has one, or leave these options out",
     )
+
+
+def _padding_problems(resolved: ResolvedRun, vocab_size: int) -> list[Problem]:
+    """Whether a given padded size holds the tokenizer's vocabulary; a given vocabulary size was compared before."""
+    padded = resolved.run.model.pad_vocab_size_to
+    if padded is None or padded >= vocab_size:
+        return []
+    source = Source("pad_vocab_size_to", str(padded), resolved.origins["model.pad_vocab_size_to"])
+    return [too_little_padding(vocab_size, source)]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from megatron_ds.data.documents import DocumentBatch, read_texts
 from megatron_ds.data.indexed_format import token_dtype
+from megatron_ds.data.sentences import SentenceSplitter
 from megatron_ds.errors import DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer
 
@@ -29,6 +30,8 @@ class EncodeOptions:
         keys: JSON keys to encode.
         append_eod: whether each document ends with the tokenizer's end-of-document id.
         skip_bad: whether bad documents are left out and counted, instead of an error.
+        splitter: cuts each document into sentences, which become one sequence each; None: a document is one sequence.
+        allow_special: whether the string of a special token in a document becomes its id.
     """
 
     tokenizer: TokenizerOptions
@@ -36,6 +39,8 @@ class EncodeOptions:
     keys: tuple[str, ...]
     append_eod: bool
     skip_bad: bool = False
+    splitter: SentenceSplitter | None = None
+    allow_special: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,14 @@ class EncodedDocuments:
 
     Attributes:
         tokens: all documents one after the other, in the dtype of the file, [sum of lengths].
-        lengths: tokens per document, int64 [documents].
+        lengths: tokens per sequence, int64 [sequences].
+        sequences: sequences per document, int64 [documents]; None: each document is one sequence.
         num_empty: documents without text, which are left out.
     """
 
     tokens: NDArray[Any]
     lengths: NDArray[np.int64]
+    sequences: NDArray[np.int64] | None
     num_empty: int
 
 
@@ -91,23 +98,33 @@ class Encoder:
         return EncodedBatch(documents, len(batch), batch.num_bytes, texts.bad, texts.first_bad)
 
     def _encode_texts(self, texts: Sequence[str]) -> EncodedDocuments:
-        documents = self._tokenizer.encode_batch([text for text in texts if not _is_blank(text)])
-        documents = [ids for ids in documents if ids]
+        documents = [pieces for text in texts if (pieces := self._pieces(text))]
+        pieces_of_all = [piece for pieces in documents for piece in pieces]
+        flat = self._tokenizer.encode_flat(pieces_of_all, allow_special=self._options.allow_special)
+        tokens, lengths = flat.ids.astype(self._dtype), flat.lengths
+        # The document of each piece. A piece may have no tokens, and a document none in all of its pieces.
+        owners = np.repeat(np.arange(len(documents)), [len(pieces) for pieces in documents])[lengths > 0]
+        sequences = np.bincount(owners, minlength=len(documents))
+        sequences, lengths = sequences[sequences > 0], lengths[lengths > 0]
         if self._options.append_eod:
-            assert self._tokenizer.eod_id is not None, "a tokenizer without one was refused"
-            for ids in documents:
-                ids.append(self._tokenizer.eod_id)
-        lengths = np.array([len(ids) for ids in documents], dtype=np.int64)
-        tokens = np.empty(int(lengths.sum()), dtype=self._dtype)
-        end = 0
-        for ids in documents:
-            tokens[end : end + len(ids)] = ids
-            end += len(ids)
-        return EncodedDocuments(tokens, lengths, len(texts) - len(documents))
+            tokens, lengths = self._with_eod(tokens, lengths, np.cumsum(sequences) - 1)
+        num_empty = len(texts) - len(sequences)
+        return EncodedDocuments(tokens, lengths, sequences if self._options.splitter else None, num_empty)
 
+    def _pieces(self, text: str) -> list[str]:
+        if not text or text.isspace():
+            return []
+        return self._options.splitter.split(text) if self._options.splitter else [text]
 
-def _is_blank(text: str) -> bool:
-    return not text or text.isspace()
+    def _with_eod(
+        self, tokens: NDArray[Any], lengths: NDArray[np.int64], last: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Puts the end-of-document id after the sequences numbered `last`, into these sequences."""
+        assert self._tokenizer.eod_id is not None, "a tokenizer without one was refused"
+        ends = np.cumsum(lengths)[last]
+        lengths = lengths.copy()
+        lengths[last] += 1
+        return np.insert(tokens, ends, self._tokenizer.eod_id), lengths
 
 
 def encode_in_order(
@@ -130,6 +147,8 @@ def encode_in_order(
         return
     with ProcessPoolExecutor(num_workers, initializer=_start_worker, initargs=(options,)) as pool:
         waiting: deque[Future[EncodedBatch]] = deque()
+        # The workers are forked now, from a small process without threads: what reads the input may start some.
+        pool.submit(_is_ready)
         try:
             for batch in batches:
                 waiting.append(pool.submit(_encode_in_worker, batch))
@@ -153,6 +172,10 @@ def _start_worker(options: EncodeOptions) -> None:
     # The processes already use all cores; threads below them would only get in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _worker[:] = [Encoder(options, build_tokenizer(options.tokenizer, vocab_size=options.vocab_size))]
+
+
+def _is_ready() -> bool:
+    return bool(_worker)
 
 
 def _encode_in_worker(batch: DocumentBatch) -> EncodedBatch:

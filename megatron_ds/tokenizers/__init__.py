@@ -1,6 +1,6 @@
 """Text to token ids and back. Imports no torch, and each tokenizer library only when it is asked for."""
 
-from megatron_ds.tokenizers.base import Tokenizer, TokenizerOptions
+from megatron_ds.tokenizers.base import FlatIds, Tokenizer, TokenizerOptions
 from megatron_ds.tokenizers.build import build_tokenizer
 
-__all__ = ["Tokenizer", "TokenizerOptions", "build_tokenizer"]
+__all__ = ["FlatIds", "Tokenizer", "TokenizerOptions", "build_tokenizer"]

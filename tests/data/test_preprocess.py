@@ -26,11 +26,16 @@ def write_lines(path: Path, texts: list[str]) -> Path:
     return path
 
 
-def run(source: Path | list[Path], prefix: Path, *options: str, tokenizer: str = "ByteTokenizer") -> list[list[int]]:
-    """Preprocesses with bytes and one worker unless told otherwise; returns the documents."""
+def preprocess_files(source: Path | list[Path], prefix: Path, *options: str, tokenizer: str = "ByteTokenizer") -> None:
+    """Preprocesses with bytes and one worker unless told otherwise."""
     sources = source if isinstance(source, list) else [source]
     command = ["--input", *map(str, sources), "--output-prefix", str(prefix), "--tokenizer-type", tokenizer]
     preprocess.main([*command, "--workers", "1", *options])
+
+
+def run(source: Path | list[Path], prefix: Path, *options: str, tokenizer: str = "ByteTokenizer") -> list[list[int]]:
+    """Preprocesses with bytes and one worker unless told otherwise; returns the documents."""
+    preprocess_files(source, prefix, *options, tokenizer=tokenizer)
     indexed = IndexedDataset(f"{prefix}_text_document")
     return [indexed[number].tolist() for number in range(len(indexed))]
 
@@ -292,3 +297,49 @@ def test_encode_in_order_holds_a_bounded_number_of_batches() -> None:
     for number, batch in enumerate(encode_in_order(batches(), options, build_tokenizer(flags), 2)):
         assert read <= number + 6
         np.testing.assert_array_equal(batch.documents["text"].tokens, list(str(number).encode()))
+
+
+def test_preprocess_special_tokens_are_ids_when_allowed(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in.jsonl", ["a<|endoftext|>b"])
+    assert 256 not in run(source, tmp_path / "plain")[0]
+    assert run(source, tmp_path / "out", "--allow-special-tokens") == [[97, 256, 98]]
+
+
+def test_preprocess_sentinels_count_in_the_vocabulary(tmp_path: Path) -> None:
+    """T8: one id each, in the dtype of the file too."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(65_530)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", ["w5 <extra_id_9>"])
+    flags = ("--tokenizer-name-or-path", str(tmp_path), "--vocab-extra-ids", "10")
+    assert run(source, tmp_path / "plain", *flags, tokenizer="HFTokenizer") == [[5, 0]]
+    assert run(source, tmp_path / "out", *flags, "--allow-special-tokens", tokenizer="HFTokenizer") == [[5, 65_539]]
+    assert IndexedDataset(f"{tmp_path / 'out'}_text_document").dtype == "int32"
+
+
+@pytest.mark.parametrize(("num_words", "num_added", "dtype"), [(65_499, 10, "uint16"), (65_499, 38, "int32")])
+def test_preprocess_words_and_added_tokens_decide_the_dtype(
+    tmp_path: Path, num_words: int, num_added: int, dtype: str
+) -> None:
+    """D6: the last added token comes back as it was."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{number}": number for number in range(num_words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_tokens([f"<added{number}>" for number in range(num_added)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", [f"w65498 <added{num_added - 1}>"])
+    flags = ("--tokenizer-name-or-path", str(tmp_path))
+    assert run(source, tmp_path / "out", *flags, tokenizer="HFTokenizer") == [[65_498, num_words + num_added - 1]]
+    assert IndexedDataset(f"{tmp_path / 'out'}_text_document").dtype == dtype
+
+
+def test_preprocess_bert_append_eod_needs_an_eos(tmp_path: Path) -> None:
+    """T6: BERT has no end of a document; another token is not taken for it."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    source = write_lines(tmp_path / "in.jsonl", ["Hello [SEP]"])
+    flags = ("--vocab-file", str(tmp_path / "vocab.txt"))
+    assert run(source, tmp_path / "out", *flags, tokenizer="BertWordPieceLowerCase") == [[5, 1, 1, 1]]
+    with pytest.raises(ConfigError, match="the tokenizer has no end-of-document token"):
+        run(source, tmp_path / "out", *flags, "--append-eod", tokenizer="BertWordPieceLowerCase")
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, "[EOS]"]))
+    assert run(source, tmp_path / "out", *flags, "--append-eod", tokenizer="BertWordPieceLowerCase")[0][-1] == 6
