@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data.samples import Origin, SampleDataset
 from megatron_ds.data.shuffle import permutations
 
 # Key of the random stream, after the split numbers that begin those of `gpt_index`.
@@ -29,6 +29,13 @@ class ShuffledDataset:
 
     def __getitem__(self, index: int, /) -> NDArray[np.int64]:
         """Sample `index` of the new order, [seq_length + 1]."""
+        return self._dataset[self._number(index)]
+
+    def origin(self, index: int, /) -> Origin:
+        """Where sample `index` of the new order is from."""
+        return self._dataset.origin(self._number(index))
+
+    def _number(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        return self._dataset[int(self._order[index])]
+        return int(self._order[index])

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from megatron_ds.data.batch import Batch, batch_hash, make_batch
+from megatron_ds.data.batch import Batch, make_batch
 from megatron_ds.data.loader import global_batches
+from megatron_ds.data.samples import batch_hash
 from megatron_ds.errors import DataError
 from tests.data.conftest import build, numbered_documents, write_documents
 
