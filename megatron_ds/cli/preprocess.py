@@ -22,7 +22,7 @@ from megatron_ds.data.read_inputs import read_batches
 from megatron_ds.data.sentences import SentenceSplitter, find_language
 from megatron_ds.data.token_info import TokenInfo, remove_token_info, write_token_info
 from megatron_ds.errors import ConfigError, DataError, Problem
-from megatron_ds.tokenizers import Tokenizer, build_tokenizer
+from megatron_ds.tokenizers import BACKENDS, Tokenizer, build_tokenizer, with_backend
 from megatron_ds.utils.logging import logger
 
 # Large enough that passing a batch to a worker costs little, small enough that two dozen in flight are nothing.
@@ -68,7 +68,10 @@ def main(argv: Sequence[str]) -> None:
         arguments.merge_file,
         arguments.vocab_extra_ids,
     )
-    tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
+    plain_tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
+    tokenizer, choice = with_backend(plain_tokenizer, arguments.tokenizer_backend)
+    if choice:
+        logger.info("tokenizer: %s", choice)
     _check_eod(tokenizer, arguments.append_eod)
     keys = tuple(dict.fromkeys(arguments.json_keys))
     options = EncodeOptions(
@@ -79,6 +82,7 @@ def main(argv: Sequence[str]) -> None:
         skip_bad=arguments.skip_bad_lines,
         splitter=splitter,
         allow_special=arguments.allow_special_tokens,
+        backend=arguments.tokenizer_backend,
     )
     batches = encode_in_order(read_batches(files, keys, BATCH_BYTES), options, tokenizer, arguments.workers)
     # How much text is in a packed file is known when it has been read.
@@ -132,6 +136,12 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="sentinels <extra_id_0> … for T5 that get ids after the vocabulary (0)",
+    )
+    group.add_argument(
+        "--tokenizer-backend",
+        choices=BACKENDS,
+        default="auto",
+        help="library that encodes: auto takes gigatoken where it is installed and proven to give the same ids (auto)",
     )
     group.add_argument(
         "--allow-special-tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from megatron_ds.data.documents import DocumentBatch, read_texts
 from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.sentences import SentenceSplitter
 from megatron_ds.errors import DataError, Problem
-from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer
+from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer, with_backend
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class EncodeOptions:
         skip_bad: whether bad documents are left out and counted, instead of an error.
         splitter: cuts each document into sentences, which become one sequence each; None: a document is one sequence.
         allow_special: whether the string of a special token in a document becomes its id.
+        backend: library that encodes; see `megatron_ds.tokenizers.with_backend`.
     """
 
     tokenizer: TokenizerOptions
@@ -41,6 +43,7 @@ class EncodeOptions:
     skip_bad: bool = False
     splitter: SentenceSplitter | None = None
     allow_special: bool = False
+    backend: str = "tokenizers"
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,8 @@ def encode_in_order(
 
     Args:
         batches: the input. No more than three batches per worker are held at a time.
-        options: what to encode; every worker builds its own tokenizer from it.
-        tokenizer: the tokenizer for one worker, which is this process.
+        options: what to encode.
+        tokenizer: the tokenizer. Workers that are forked have it as it is; others build their own from `options`.
         num_workers: processes.
 
     Raises:
@@ -145,7 +148,10 @@ def encode_in_order(
         encoder = Encoder(options, tokenizer)
         yield from map(encoder.encode, batches)
         return
-    with ProcessPoolExecutor(num_workers, initializer=_start_worker, initargs=(options,)) as pool:
+    start = multiprocessing.get_context()
+    # A forked process shares the memory of this one, so a tokenizer that is built already costs it nothing.
+    built = tokenizer if start.get_start_method() == "fork" else None
+    with ProcessPoolExecutor(num_workers, start, initializer=_start_worker, initargs=(options, built)) as pool:
         waiting: deque[Future[EncodedBatch]] = deque()
         try:
             for batch in batches:
@@ -166,10 +172,13 @@ def encode_in_order(
 _worker: list[Encoder] = []
 
 
-def _start_worker(options: EncodeOptions) -> None:
+def _start_worker(options: EncodeOptions, tokenizer: Tokenizer | None) -> None:
     # The processes already use all cores; threads below them would only get in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker[:] = [Encoder(options, build_tokenizer(options.tokenizer, vocab_size=options.vocab_size))]
+    if tokenizer is None:
+        plain = build_tokenizer(options.tokenizer, vocab_size=options.vocab_size)
+        tokenizer, _ = with_backend(plain, options.backend)
+    _worker[:] = [Encoder(options, tokenizer)]
 
 
 def _encode_in_worker(batch: DocumentBatch) -> EncodedBatch:
