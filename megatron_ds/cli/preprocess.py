@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from megatron_ds.cli.token_files import named_io_errors
 from megatron_ds.data.encode import EncodedBatch, EncodeOptions, encode_in_order
+from megatron_ds.data.hugging_face import DatasetChoice
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.input_files import FORMATS, find_inputs
@@ -59,6 +60,7 @@ def main(argv: Sequence[str]) -> None:
     """
     arguments = _parser().parse_args(argv)
     splitter = _splitter(arguments)
+    choice = _dataset_choice(arguments)
     files = find_inputs(arguments.input, arguments.input_format)
     tokenizer_flags = TokenizerFlags(
         arguments.tokenizer_type,
@@ -84,7 +86,8 @@ def main(argv: Sequence[str]) -> None:
         allow_special=arguments.allow_special_tokens,
         backend=arguments.tokenizer_backend,
     )
-    batches = encode_in_order(read_batches(files, keys, BATCH_BYTES), options, tokenizer, arguments.workers)
+    inputs = read_batches(files, keys, BATCH_BYTES, choice)
+    batches = encode_in_order(inputs, options, tokenizer, arguments.workers)
     # How much text is in a packed file is known when it has been read.
     is_packed = any(file.is_packed for file in files)
     total_bytes = None if is_packed else sum(file.path.stat().st_size for file in files)
@@ -97,8 +100,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("megatron-ds preprocess", description="Turns texts into token files.")
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files or quoted patterns")
     parser.add_argument(
-        "--input-format", choices=FORMATS, help="format of all files (by suffix; jsonl, one object per line, else)"
+        "--input-format",
+        choices=FORMATS,
+        help="format of all files (by suffix; jsonl, one object per line, else); "
+        "hf: --input names datasets of Hugging Face, as folders or on the hub",
     )
+    parser.add_argument(
+        "--dataset-config", metavar="NAME", help="with --input-format hf: the configuration (its default one)"
+    )
+    parser.add_argument("--dataset-split", metavar="NAME", help="with --input-format hf: the split (train)")
     parser.add_argument("--output-prefix", required=True, help="path of the output without _<key>_document.bin")
     parser.add_argument(
         "--json-keys", nargs="+", default=["text"], metavar="KEY", help="keys or columns with text (text)"
@@ -181,6 +191,19 @@ def _splitter(arguments: argparse.Namespace) -> SentenceSplitter | None:
     if problems:
         raise ConfigError(problems)
     return None
+
+
+def _dataset_choice(arguments: argparse.Namespace) -> DatasetChoice:
+    if arguments.input_format != "hf":
+        given = {"--dataset-config": arguments.dataset_config, "--dataset-split": arguments.dataset_split}
+        problems = [
+            Problem(f"{flag} is given without --input-format hf", advice=f"add --input-format hf, or leave {flag} out")
+            for flag, value in given.items()
+            if value
+        ]
+        if problems:
+            raise ConfigError(problems)
+    return DatasetChoice(arguments.dataset_config, arguments.dataset_split)
 
 
 def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:

@@ -153,6 +153,8 @@ def encode_in_order(
     built = tokenizer if start.get_start_method() == "fork" else None
     with ProcessPoolExecutor(num_workers, start, initializer=_start_worker, initargs=(options, built)) as pool:
         waiting: deque[Future[EncodedBatch]] = deque()
+        # The workers are forked now, from a small process without threads: what reads the input may start some.
+        pool.submit(_is_ready)
         try:
             for batch in batches:
                 waiting.append(pool.submit(_encode_in_worker, batch))
@@ -179,6 +181,10 @@ def _start_worker(options: EncodeOptions, tokenizer: Tokenizer | None) -> None:
         plain = build_tokenizer(options.tokenizer, vocab_size=options.vocab_size)
         tokenizer, _ = with_backend(plain, options.backend)
     _worker[:] = [Encoder(options, tokenizer)]
+
+
+def _is_ready() -> bool:
+    return bool(_worker)
 
 
 def _encode_in_worker(batch: DocumentBatch) -> EncodedBatch:

@@ -19,8 +19,8 @@ from backports import zstd
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.utils.logging import logger
 
-# What is in a file, by its suffix. Other suffixes are read as JSON lines.
-FORMATS = ("jsonl", "text", "csv", "tsv", "parquet")
+# What is in a file, by its suffix. Other suffixes are read as JSON lines; "hf", a dataset, has to be asked for.
+FORMATS = ("jsonl", "text", "csv", "tsv", "parquet", "hf")
 _FORMAT_OF_SUFFIX = {".txt": "text", ".text": "text", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 _REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar")
 
@@ -43,7 +43,7 @@ class InputFile:
     """One file of the input.
 
     Attributes:
-        path: the file.
+        path: the file; for the format ``hf`` a folder, or a name on the hub.
         format: one of `FORMATS`.
     """
 
@@ -52,15 +52,15 @@ class InputFile:
 
     @property
     def is_packed(self) -> bool:
-        """Whether the file has fewer bytes than its text."""
-        return self.format == "parquet" or self.path.suffix.lower() in _COMPRESSED
+        """Whether the file has fewer bytes than its text, or how many it has is not known."""
+        return self.format in ("parquet", "hf") or self.path.suffix.lower() in _COMPRESSED
 
 
 def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFile]:
     """The files that are meant, in the order given; those of a pattern in the order of their names.
 
     Args:
-        names: files, or patterns with ``*``, ``?``, ``[…]`` or ``**``.
+        names: files, or patterns with ``*``, ``?``, ``[…]`` or ``**``; for ``hf`` folders or names on the hub.
         input_format: one of `FORMATS` for all files, or None: by suffix, before that of a compression.
 
     Raises:
@@ -69,7 +69,7 @@ def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFil
     files: list[InputFile] = []
     problems: list[Problem] = []
     for name in names:
-        paths = _expand(name)
+        paths = _dataset(name) if input_format == "hf" else _expand(name)
         if isinstance(paths, Problem):
             problems.append(paths)
             continue
@@ -88,12 +88,25 @@ def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFil
     return files
 
 
+def _dataset(name: str) -> list[Path] | Problem:
+    path = Path(name)
+    if path.is_file():
+        return Problem(f"--input {name} is a file, not a dataset", advice="leave --input-format hf out")
+    # A name on the hub is `name` or `owner/name`.
+    if path.is_dir() or not (name.startswith(("/", ".", "~")) or name.count("/") > 1):
+        return [path]
+    return Problem(f"dataset folder not found: {name}", advice="check --input")
+
+
 def _expand(name: str) -> list[Path] | Problem:
     path = Path(name)
     if path.is_file():
         return [path]
     if path.is_dir():
-        return Problem(f"--input {name} is a folder", advice=f"name its files, for instance '{path}/*.jsonl'")
+        return Problem(
+            f"--input {name} is a folder",
+            advice=f"name its files, for instance '{path}/*.jsonl', or give --input-format hf for a dataset",
+        )
     if not any(letter in name for letter in "*?["):
         return Problem(f"input file not found: {name}", advice="check --input")
     found = sorted(Path(each) for each in glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)

@@ -6,18 +6,22 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from megatron_ds.data.documents import DocumentBatch
+from megatron_ds.data.hugging_face import DatasetChoice, read_dataset
 from megatron_ds.data.input_files import InputFile
 from megatron_ds.data.json_lines import read_line_batches
 from megatron_ds.data.records import read_csv, read_parquet, read_text_files
 
 
-def read_batches(files: Sequence[InputFile], keys: Sequence[str], batch_bytes: int) -> Iterator[DocumentBatch]:
+def read_batches(
+    files: Sequence[InputFile], keys: Sequence[str], batch_bytes: int, choice: DatasetChoice | None = None
+) -> Iterator[DocumentBatch]:
     """Reads all files, in order.
 
     Args:
         files: the files.
         keys: the keys or columns with text.
         batch_bytes: bytes of a batch, or few more than one document has.
+        choice: the part of Hugging Face datasets that is read, where `files` has some.
 
     Raises:
         DataError: a file is damaged or has other columns.
@@ -32,5 +36,8 @@ def read_batches(files: Sequence[InputFile], keys: Sequence[str], batch_bytes: i
         elif kind == "parquet":
             for path in paths:
                 yield from read_parquet(path, keys, batch_bytes)
+        elif kind == "hf":
+            for path in paths:
+                yield from read_dataset(str(path), choice or DatasetChoice(), keys, batch_bytes)
         else:
             yield from read_line_batches(paths, batch_bytes)

@@ -34,6 +34,27 @@ class FlatIds:
         """From one array of ids per text."""
         return cls(np.concatenate(texts) if texts else np.empty(0, np.int64), _lengths(texts))
 
+    @classmethod
+    def of_groups(cls, groups: Sequence[FlatIds]) -> FlatIds:
+        """From groups of texts, one after the other."""
+        if len(groups) == 1:
+            return groups[0]
+        ids = np.concatenate([group.ids for group in groups]) if groups else np.empty(0, np.int64)
+        lengths = np.concatenate([group.lengths for group in groups]) if groups else np.empty(0, np.int64)
+        return cls(ids, lengths)
+
+    def joined(self, counts: Sequence[int]) -> FlatIds:
+        """The same ids as fewer texts.
+
+        Args:
+            counts: how many of these texts, one after the other, make each of the new ones.
+        """
+        if len(counts) == len(self.lengths):
+            return self
+        ends = np.cumsum(counts)
+        totals = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
+        return FlatIds(self.ids, totals[ends] - totals[ends - np.asarray(counts)])
+
 
 def _lengths(texts: Iterable[Sequence[int] | NDArray[Any]]) -> NDArray[np.int64]:
     return np.array([len(ids) for ids in texts], dtype=np.int64)

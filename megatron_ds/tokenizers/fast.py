@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,12 @@ from megatron_ds.errors import ConfigError, Problem
 from megatron_ds.tokenizers.base import FlatIds, sentinel_names
 from megatron_ds.tokenizers.fast_content import with_prefix_at_start_only, without_pieces
 from megatron_ds.tokenizers.fingerprint import fast_fingerprint
+from megatron_ds.tokenizers.long_texts import LongTextCutter
 
 if TYPE_CHECKING:
     import tokenizers
+
+GROUP_CHARS = 1 << 18
 
 
 class FastTokenizer:
@@ -70,6 +73,14 @@ class FastTokenizer:
         matching.encode_special_tokens = False
         return matching
 
+    @cached_property
+    def _plain_cutter(self) -> LongTextCutter:
+        return LongTextCutter(self._plain)
+
+    @cached_property
+    def _matching_cutter(self) -> LongTextCutter:
+        return LongTextCutter(self._matching)
+
     def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
         """The ids of `text`, without any special tokens around it."""
         backend = self._matching if allow_special else self._plain
@@ -79,13 +90,32 @@ class FastTokenizer:
     def encode_flat(self, texts: Sequence[str], *, allow_special: bool = False) -> FlatIds:
         """The ids of all texts in one int64 array."""
         backend = self._matching if allow_special else self._plain
-        encodings = backend.encode_batch_fast(list(texts), add_special_tokens=False)
-        return FlatIds.of_lists([encoding.ids for encoding in encodings])
+        cutter = self._matching_cutter if allow_special else self._plain_cutter
+        pieces = [cutter.cut(text) for text in texts]
+        groups = [
+            FlatIds.of_lists([each.ids for each in backend.encode_batch_fast(group, add_special_tokens=False)])
+            for group in _in_groups(piece for text in pieces for piece in text)
+        ]
+        return FlatIds.of_groups(groups).joined([len(text) for text in pieces])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; special tokens are shown as their strings."""
         text: str = self._backend.decode(list(ids), skip_special_tokens=False)
         return text
+
+
+def _in_groups(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts that are encoded together: what the library holds for each of them is many times the text."""
+    group: list[str] = []
+    num_chars = 0
+    for text in texts:
+        group.append(text)
+        num_chars += len(text)
+        if num_chars >= GROUP_CHARS:
+            yield group
+            group, num_chars = [], 0
+    if group:
+        yield group
 
 
 def _add_sentinels(backend: tokenizers.Tokenizer, count: int) -> tuple[int, ...]:

@@ -187,3 +187,21 @@ def test_reader_pickles_as_its_prefix(tmp_path: Path) -> None:
     content = pickle.dumps(indexed)
     assert len(content) < 500
     np.testing.assert_array_equal(pickle.loads(content).tokens, indexed.tokens)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 1 << 20])
+def test_builder_documents_of_several_sequences_and_of_one(
+    tmp_path: Path, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexed_dataset, "INDEX_ENTRIES", entries)
+    with IndexedDatasetBuilder(str(tmp_path / "a"), np.uint16) as builder:
+        builder.add_documents(np.arange(6), np.array([1, 2, 3]), np.array([2, 1]))
+        builder.add_documents(np.arange(6, 8), np.array([1, 1]))
+        builder.add_documents(np.arange(8, 11), np.array([3]), np.array([1]))
+        assert (builder.num_documents, builder.num_tokens) == (5, 11)
+    indexed = IndexedDataset(str(tmp_path / "a"))
+    indexed.check_index()
+    assert indexed.sizes.tolist() == [1, 2, 3, 1, 1, 3]
+    assert indexed.pointers.tolist() == [0, 2, 6, 12, 14, 16]
+    assert indexed.document_index.tolist() == [0, 2, 3, 4, 5, 6]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]
