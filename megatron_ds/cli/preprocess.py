@@ -71,9 +71,9 @@ def main(argv: Sequence[str]) -> None:
         arguments.vocab_extra_ids,
     )
     plain_tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
-    tokenizer, choice = with_backend(plain_tokenizer, arguments.tokenizer_backend)
-    if choice:
-        logger.info("tokenizer: %s", choice)
+    tokenizer, backend_note = with_backend(plain_tokenizer, arguments.tokenizer_backend)
+    if backend_note:
+        logger.info("tokenizer: %s", backend_note)
     _check_eod(tokenizer, arguments.append_eod)
     keys = tuple(dict.fromkeys(arguments.json_keys))
     options = EncodeOptions(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.tokenizers.base import FlatIds
 from megatron_ds.tokenizers.fast import FastTokenizer
+from megatron_ds.tokenizers.word_rules import is_known_rule
 
 # The versions that the proof was run with.
 PROVEN_GIGATOKEN = "0.10."
@@ -32,20 +33,11 @@ OTHER_EDITION = (
     *((0x1E6F0, 0x1E6F4), (0x1E6FE, 0x1E6FF), (0x2B73A, 0x2B73F), (0x2CEA2, 0x2CEAD), (0x323B0, 0x33479)),
 )
 
-# The rules of Llama 3 and of GPT-4 (numbers of three digits) and of Qwen 2 (single digits) for cutting text into words.
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-PROVEN_PATTERNS = (
-    rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",
-    rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",
-)
-
 # gigatoken remembers every word that it has seen, without end. When the process has grown by this much, it starts anew,
 # which costs a tenth of a second.
-MOST_GROWTH_BYTES = 32 << 20
+MOST_GROWTH_BYTES = 8 << 20
 # Where the size of the process is not known: random words make it grow by eight times their length.
-MOST_TEXT_CHARACTERS = 4 << 20
+MOST_TEXT_CHARACTERS = 1 << 20
 
 _PROBE = (
     "def f(x):\n\treturn [x['a'], 12345.6]  # isn't it?\r\n\r\n   naïve café e\u0301 日本語 русский हिन्दी ½Ⅷ \u3000"
@@ -96,9 +88,9 @@ class GigatokenTokenizer:
         self._encoder.forget_if_grown()
         return FlatIds.of_arrays([self._encode_plain(text) for text in texts])
 
-    def _encode_plain(self, text: str) -> NDArray[np.uint32]:
+    def _encode_plain(self, text: str) -> NDArray[Any]:
         if not text.isascii() and self._has_other_edition(text):
-            return np.array(self._fast.encode(text), dtype=np.uint32)
+            return self._fast.encode_flat([text]).ids
         return self._encoder.encode(text)
 
     def _has_other_edition(self, text: str) -> bool:
@@ -134,7 +126,8 @@ class _Encoder:
 
         self._backend = gigatoken.Tokenizer.from_json(self._json)
         self._num_characters = 0
-        self._bytes_at_start = _resident_bytes()
+        # Taken when it is first asked for, which is in another process than this one when that forks.
+        self._bytes_at_start: int | None = None
 
     def encode(self, text: str) -> NDArray[np.uint32]:
         """The ids of `text`."""
@@ -145,11 +138,15 @@ class _Encoder:
     def forget_if_grown(self) -> None:
         """Drops the words that were seen when they have become many."""
         now = _resident_bytes()
+        if self._bytes_at_start is None:
+            self._bytes_at_start = now
         if now is None or self._bytes_at_start is None:
             is_grown = self._num_characters >= MOST_TEXT_CHARACTERS
         else:
             is_grown = now - self._bytes_at_start >= MOST_GROWTH_BYTES
         if is_grown:
+            # First, so that there are never two.
+            del self._backend
             self._start_anew()
 
 
@@ -190,8 +187,8 @@ def _doubts(content: dict[str, Any]) -> Iterator[str]:
         yield f"the model is {model['type']}, not a byte-level BPE"
     if content["normalizer"] is not None:
         yield f"there is a normaliser, {content['normalizer']['type']}"
-    if not _is_proven_pre_tokenizer(content["pre_tokenizer"]):
-        yield "its rule for cutting text into words is not GPT-2's, GPT-4's or Qwen 2's"
+    if not is_known_rule(content["pre_tokenizer"]):
+        yield "its rule for cutting text into words is not that of GPT-2, GPT-4, Llama 3 or Qwen 2"
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(name):
             yield f"the model has a {name}"
@@ -200,24 +197,6 @@ def _doubts(content: dict[str, Any]) -> Iterator[str]:
             yield f"there are added tokens that documents may have, such as {token['content']!r}"
     if not _byte_letters() <= model["vocab"].keys():
         yield "not every byte has a token"
-
-
-def _is_proven_pre_tokenizer(pre_tokenizer: Any) -> bool:
-    if not isinstance(pre_tokenizer, dict):
-        return False
-    if pre_tokenizer["type"] == "ByteLevel":
-        return bool(pre_tokenizer["use_regex"])
-    if pre_tokenizer["type"] != "Sequence" or len(pre_tokenizer["pretokenizers"]) != 2:
-        return False
-    split, byte_level = pre_tokenizer["pretokenizers"]
-    return (
-        split["type"] == "Split"
-        and split["pattern"].get("Regex") in PROVEN_PATTERNS
-        and (split["behavior"], split["invert"]) == ("Isolated", False)
-        and byte_level["type"] == "ByteLevel"
-        and not byte_level["use_regex"]
-        and not byte_level["add_prefix_space"]
-    )
 
 
 def _byte_letters() -> set[str]:

@@ -20,10 +20,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from megatron_ds.errors import ConfigError
 from megatron_ds.tokenizers import build_tokenizer, gigatoken_backend, with_backend
 from megatron_ds.tokenizers.fast import FastTokenizer
-from megatron_ds.tokenizers.gigatoken_backend import OTHER_EDITION, PROVEN_PATTERNS, GigatokenTokenizer
+from megatron_ds.tokenizers.gigatoken_backend import OTHER_EDITION, GigatokenTokenizer
+from megatron_ds.tokenizers.word_rules import ONE_DIGIT, THREE_DIGITS
 from tests.tokenizers.conftest import Flags, byte_level_bpe, encode_all
 
-THREE_DIGITS, ONE_DIGIT = PROVEN_PATTERNS
 SOURCES = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("test_*.py"))]
 OTHER_LETTERS = "日本語 한국어 русский текст العربية हिन्दी ελληνικά ½Ⅷ ١٢ 👩‍👩‍👧🇩🇪"
 
