@@ -71,7 +71,8 @@ def main(argv: Sequence[str]) -> None:
         arguments.vocab_extra_ids,
     )
     plain_tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
-    tokenizer, backend_note = with_backend(plain_tokenizer, arguments.tokenizer_backend)
+    backend = _backend(arguments)
+    tokenizer, backend_note = with_backend(plain_tokenizer, backend)
     if backend_note:
         logger.info("tokenizer: %s", backend_note)
     _check_eod(tokenizer, arguments.append_eod)
@@ -84,7 +85,7 @@ def main(argv: Sequence[str]) -> None:
         skip_bad=arguments.skip_bad_lines,
         splitter=splitter,
         allow_special=arguments.allow_special_tokens,
-        backend=arguments.tokenizer_backend,
+        backend=backend,
     )
     inputs = read_batches(files, keys, BATCH_BYTES, choice)
     batches = encode_in_order(inputs, options, tokenizer, arguments.workers)
@@ -204,6 +205,21 @@ def _dataset_choice(arguments: argparse.Namespace) -> DatasetChoice:
         if problems:
             raise ConfigError(problems)
     return DatasetChoice(arguments.dataset_config, arguments.dataset_split)
+
+
+def _backend(arguments: argparse.Namespace) -> str:
+    backend: str = arguments.tokenizer_backend
+    if not arguments.allow_special_tokens:
+        return backend
+    if backend == "gigatoken":
+        raise ConfigError(
+            Problem(
+                "--tokenizer-backend gigatoken and --allow-special-tokens are both given: special tokens in documents are "
+                "found by tokenizers only",
+                advice="leave one of the two out",
+            )
+        )
+    return "tokenizers"
 
 
 def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:

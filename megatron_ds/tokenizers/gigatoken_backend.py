@@ -61,7 +61,7 @@ class GigatokenTokenizer:
         if why_not:
             raise ConfigError(_refusal(why_not))
         self._fast = fast
-        self._encoder = _Encoder(fast.to_json_without_special_tokens())
+        self._encoder = _load(fast.to_json_without_special_tokens())
         self._is_other_edition = _other_edition_table()
         if self._encoder.encode(_PROBE).tolist() != fast.encode(_PROBE):
             raise ConfigError(_refusal("gigatoken gives other ids than tokenizers on this machine"))
@@ -100,6 +100,13 @@ class GigatokenTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; special tokens are shown as their strings."""
         return self._fast.decode(ids)
+
+
+def _load(tokenizer_json: str) -> _Encoder:
+    try:
+        return _Encoder(tokenizer_json)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(_refusal(f"gigatoken says {str(error).splitlines()[0]}")) from None
 
 
 def _other_edition_table() -> NDArray[np.bool_]:
@@ -169,6 +176,10 @@ def why_not_installed() -> str | None:
         return "it is not installed"
     if not found.startswith(PROVEN_GIGATOKEN) or not reference.startswith(PROVEN_TOKENIZERS):
         return f"version {found} was not compared with tokenizers {reference}"
+    try:
+        import gigatoken  # noqa: F401 – its machine code may be for another processor or system
+    except ImportError as error:
+        return f"it can't be imported ({error})"
     return None
 
 

@@ -380,3 +380,14 @@ def test_preprocess_workers_that_are_forked_or_not_give_the_same(
     assert context.get_start_method() == method
     one, two = (run(source, tmp_path / n, *flags, n, tokenizer="HFTokenizer") for n in ("1", "2"))
     assert one == two
+
+
+def test_preprocess_special_tokens_are_left_to_tokenizers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    byte_level_bpe(["<|endoftext|>"]).save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", ["<|endoftext|>"])
+    flags = ("--tokenizer-name-or-path", str(tmp_path), "--allow-special-tokens")
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        assert run(source, tmp_path / "out", *flags, tokenizer="HFTokenizer") == [[0]]
+    assert not any("gigatoken" in message for message in caplog.messages)
+    with pytest.raises(ConfigError, match="--tokenizer-backend gigatoken and --allow-special-tokens are both given"):
+        run(source, tmp_path / "out", *flags, "--tokenizer-backend", "gigatoken", tokenizer="HFTokenizer")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import random
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -321,6 +322,22 @@ def test_gigatoken_with_other_ids_on_this_machine_is_not_taken(monkeypatch: pyte
     chosen, note = with_backend(fast, "auto")
     assert chosen is fast
     assert "gives other ids than tokenizers on this machine" in note
+
+
+def test_gigatoken_that_can_not_be_imported_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    fast = FastTokenizer(byte_level_bpe([]), None)
+    with pytest.raises(ConfigError, match="it can't be imported"):
+        with_backend(fast, "gigatoken")
+    assert with_backend(fast, "auto")[0] is fast
+
+
+def test_gigatoken_that_refuses_a_tokenizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = FastTokenizer(byte_level_bpe([]), None)
+    monkeypatch.setattr(FastTokenizer, "to_json_without_special_tokens", lambda _: "{}")
+    with pytest.raises(ConfigError, match="gigatoken says"):
+        with_backend(fast, "gigatoken")
+    assert with_backend(fast, "auto")[0] is fast
 
 
 def test_backend_tokenizers_is_the_library_itself() -> None:
