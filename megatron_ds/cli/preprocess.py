@@ -214,8 +214,8 @@ def _backend(arguments: argparse.Namespace) -> str:
     if backend == "gigatoken":
         raise ConfigError(
             Problem(
-                "--tokenizer-backend gigatoken and --allow-special-tokens are both given: only tokenizers finds special "
-                "tokens in documents",
+                "--tokenizer-backend gigatoken and --allow-special-tokens are both given: only tokenizers finds "
+                "special tokens in documents",
                 advice="leave one of the two out",
             )
         )
