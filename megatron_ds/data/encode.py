@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.sentences import SentenceSplitter
 from megatron_ds.errors import DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer
+from megatron_ds.utils.processes import end_with_parent
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Encoder:
 
 def encode_in_order(
     batches: Iterable[DocumentBatch], options: EncodeOptions, tokenizer: Tokenizer, num_workers: int
-) -> Iterator[EncodedBatch]:
+) -> Generator[EncodedBatch, None, None]:
     """Encodes batches, giving the results in the order of the batches.
 
     Args:
@@ -161,7 +162,8 @@ def encode_in_order(
                 Problem("a worker process died", advice="use fewer --workers when memory ran out; nothing was written")
             ) from None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Not without waiting: a pool that is left alone may leave its workers waiting for ever (Python 3.11).
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 # A worker process has one encoder for its whole life; the pool's initializer has no other place to put it.
@@ -171,6 +173,7 @@ _worker: list[Encoder] = []
 def _start_worker(options: EncodeOptions) -> None:
     # The processes already use all cores; threads below them would only get in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    end_with_parent()
     _worker[:] = [Encoder(options, build_tokenizer(options.tokenizer, vocab_size=options.vocab_size))]
 
 
