@@ -21,7 +21,7 @@ from megatron_ds.data.sentences import SentenceSplitter, find_language
 from megatron_ds.data.token_info import TokenInfo
 from megatron_ds.data.write_tokens import Builders, Totals, described_pairs_to_write
 from megatron_ds.errors import ConfigError, DataError, Problem
-from megatron_ds.tokenizers import Tokenizer, build_tokenizer
+from megatron_ds.tokenizers import BACKENDS, Tokenizer, build_tokenizer, with_backend
 from megatron_ds.utils.logging import logger
 
 # Large enough that passing a batch to a worker costs little, small enough that two dozen in flight are nothing.
@@ -62,7 +62,11 @@ def main(argv: Sequence[str]) -> None:
         arguments.merge_file,
         arguments.vocab_extra_ids,
     )
-    tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
+    plain_tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
+    backend = _backend(arguments)
+    tokenizer, backend_note = with_backend(plain_tokenizer, backend)
+    if backend_note:
+        logger.info("tokenizer: %s", backend_note)
     _check_eod(tokenizer, arguments.append_eod)
     keys = tuple(dict.fromkeys(arguments.json_keys))
     options = EncodeOptions(
@@ -73,6 +77,7 @@ def main(argv: Sequence[str]) -> None:
         skip_bad=arguments.skip_bad_lines,
         splitter=splitter,
         allow_special=arguments.allow_special_tokens,
+        backend=backend,
     )
     _check_partitions(arguments.partitions, arguments.workers, files)
     # How much text is in a packed file is known when it has been read.
@@ -152,6 +157,12 @@ def _parser() -> argparse.ArgumentParser:
         help="sentinels <extra_id_0> … for T5 that get ids after the vocabulary (0)",
     )
     group.add_argument(
+        "--tokenizer-backend",
+        choices=BACKENDS,
+        default="auto",
+        help="library that encodes: auto takes gigatoken where it is installed and proven to give the same ids (auto)",
+    )
+    group.add_argument(
         "--allow-special-tokens",
         action="store_true",
         help="give the string of a special token in a document its one id; otherwise it is plain text",
@@ -202,6 +213,21 @@ def _dataset_choice(arguments: argparse.Namespace) -> DatasetChoice:
         if problems:
             raise ConfigError(problems)
     return DatasetChoice(arguments.dataset_config, arguments.dataset_split)
+
+
+def _backend(arguments: argparse.Namespace) -> str:
+    backend: str = arguments.tokenizer_backend
+    if not arguments.allow_special_tokens:
+        return backend
+    if backend == "gigatoken":
+        raise ConfigError(
+            Problem(
+                "--tokenizer-backend gigatoken and --allow-special-tokens are both given: special tokens in documents "
+                "are found by tokenizers only",
+                advice="leave one of the two out",
+            )
+        )
+    return "tokenizers"
 
 
 def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
@@ -278,5 +304,5 @@ def _read(job: _Job, folder: Path, builders: Builders, progress: Progress) -> To
         partitions = plan_partitions(job.files, job.partitions, job.workers)
         if len(partitions) < job.partitions:
             logger.warning("the input is cut into %d partitions: only JSON lines can be cut", len(partitions))
-        return add_partitions(partitions, job.options, folder, builders, progress.add)
+        return add_partitions(partitions, job.options, job.tokenizer, folder, builders, progress.add)
     return read_and_add(job.files, job.options, job.tokenizer, job.workers, builders, progress.add)

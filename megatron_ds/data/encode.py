@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
@@ -17,7 +18,7 @@ from megatron_ds.data.documents import DocumentBatch, read_texts
 from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.sentences import SentenceSplitter
 from megatron_ds.errors import DataError, Problem
-from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer
+from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer, with_backend
 from megatron_ds.utils.processes import end_with_parent
 
 
@@ -33,6 +34,7 @@ class EncodeOptions:
         skip_bad: whether bad documents are left out and counted, instead of an error.
         splitter: cuts each document into sentences, which become one sequence each; None: a document is one sequence.
         allow_special: whether the string of a special token in a document becomes its id.
+        backend: library that encodes; see `megatron_ds.tokenizers.with_backend`.
     """
 
     tokenizer: TokenizerOptions
@@ -42,6 +44,7 @@ class EncodeOptions:
     skip_bad: bool = False
     splitter: SentenceSplitter | None = None
     allow_special: bool = False
+    backend: str = "tokenizers"
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,8 @@ def encode_in_order(
 
     Args:
         batches: the input. No more than three batches per worker are held at a time.
-        options: what to encode; every worker builds its own tokenizer from it.
-        tokenizer: the tokenizer for one worker, which is this process.
+        options: what to encode.
+        tokenizer: the tokenizer. Workers that are forked have it as it is; others build their own from `options`.
         num_workers: processes.
 
     Raises:
@@ -146,7 +149,9 @@ def encode_in_order(
         encoder = Encoder(options, tokenizer)
         yield from map(encoder.encode, batches)
         return
-    with ProcessPoolExecutor(num_workers, initializer=_start_worker, initargs=(options,)) as pool:
+    start = multiprocessing.get_context()
+    initargs = (options, to_pass_on(tokenizer))
+    with ProcessPoolExecutor(num_workers, start, initializer=_start_worker, initargs=initargs) as pool:
         waiting: deque[Future[EncodedBatch]] = deque()
         # The workers are forked now, from a small process without threads: what reads the input may start some.
         pool.submit(_is_ready)
@@ -170,11 +175,30 @@ def encode_in_order(
 _worker: list[Encoder] = []
 
 
-def _start_worker(options: EncodeOptions) -> None:
+def _start_worker(options: EncodeOptions, tokenizer: Tokenizer | None) -> None:
+    end_with_parent()
+    _worker[:] = [Encoder(options, own_tokenizer(options, tokenizer))]
+
+
+def to_pass_on(tokenizer: Tokenizer) -> Tokenizer | None:
+    """What a new process gets: `tokenizer` when it is forked, as it then shares the memory; None when it can't."""
+    return tokenizer if multiprocessing.get_context().get_start_method() == "fork" else None
+
+
+def own_tokenizer(options: EncodeOptions, passed_on: Tokenizer | None) -> Tokenizer:
+    """The tokenizer of one of several processes.
+
+    Args:
+        options: those that the first process's tokenizer was built from.
+        passed_on: what `to_pass_on` gave there.
+    """
     # The processes already use all cores; threads below them would only get in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    end_with_parent()
-    _worker[:] = [Encoder(options, build_tokenizer(options.tokenizer, vocab_size=options.vocab_size))]
+    if passed_on is not None:
+        return passed_on
+    plain = build_tokenizer(options.tokenizer, vocab_size=options.vocab_size)
+    tokenizer, _ = with_backend(plain, options.backend)
+    return tokenizer
 
 
 def _is_ready() -> bool:

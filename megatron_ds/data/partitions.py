@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from megatron_ds.data.encode import EncodeOptions, encode_in_order
+from megatron_ds.data.encode import EncodeOptions, encode_in_order, own_tokenizer, to_pass_on
 from megatron_ds.data.hugging_face import DatasetChoice
 from megatron_ds.data.indexed_dataset import IndexedDataset
+from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.input_files import InputFile
 from megatron_ds.data.read_inputs import read_batches
 from megatron_ds.data.write_tokens import Advance, Builders, Totals, add_batches, pairs_to_write
 from megatron_ds.errors import DataError, Problem
-from megatron_ds.tokenizers import Tokenizer, build_tokenizer
+from megatron_ds.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ def read_and_add(
 def add_partitions(
     partitions: Sequence[Partition],
     options: ReadOptions,
+    tokenizer: Tokenizer,
     folder: Path,
     builders: Builders,
     report: Callable[[Advance], None],
@@ -132,6 +134,7 @@ def add_partitions(
     Args:
         partitions: the parts of the input.
         options: how they are read and encoded.
+        tokenizer: the tokenizer.
         folder: a folder for the files of the parts, made and removed here. It needs as much space as the result.
         builders: the pair of each key.
         report: called after each batch of any part.
@@ -141,8 +144,7 @@ def add_partitions(
     """
     folder.mkdir(parents=True)
     try:
-        dtype = next(iter(builders.values())).dtype
-        with _started(partitions, options, folder, dtype) as running:
+        with _started(partitions, options, tokenizer, folder) as running:
             results = _collect(running, report)
         totals = Totals()
         for number, result in enumerate(results):
@@ -170,15 +172,16 @@ class _Running:
 
 @contextmanager
 def _started(
-    partitions: Sequence[Partition], options: ReadOptions, folder: Path, dtype: np.dtype[Any]
+    partitions: Sequence[Partition], options: ReadOptions, tokenizer: Tokenizer, folder: Path
 ) -> Iterator[_Running]:
-    stop = multiprocessing.Event()
+    context = multiprocessing.get_context()
+    stop = context.Event()
     connections, processes = [], []
     for number, partition in enumerate(partitions):
-        receiver, sender = multiprocessing.Pipe(duplex=False)
+        receiver, sender = context.Pipe(duplex=False)
         prefixes = {key: _prefix(folder, number, key) for key in options.encode.keys}
-        process = multiprocessing.Process(
-            target=_run_partition, args=(partition, options, prefixes, dtype, sender, stop)
+        process = context.Process(
+            target=_run_partition, args=(partition, options, prefixes, to_pass_on(tokenizer), sender, stop)
         )
         process.start()
         # Ours would keep the pipe open when the process is gone.
@@ -235,7 +238,7 @@ def _run_partition(
     partition: Partition,
     options: ReadOptions,
     prefixes: dict[str, str],
-    dtype: np.dtype[Any],
+    passed_on: Tokenizer | None,
     sender: Connection,
     stop: Any,
 ) -> None:
@@ -244,9 +247,9 @@ def _run_partition(
             raise _StoppedError
         sender.send(advance)
 
-    tokenizer = build_tokenizer(options.encode.tokenizer, vocab_size=options.encode.vocab_size)
+    tokenizer = own_tokenizer(options.encode, passed_on)
     try:
-        with pairs_to_write(prefixes, dtype) as builders:
+        with pairs_to_write(prefixes, token_dtype(tokenizer.vocab_size)) as builders:
             totals = read_and_add(partition.files, options, tokenizer, partition.num_workers, builders, report)
         sender.send(totals)
     except (_StoppedError, BrokenPipeError, KeyboardInterrupt):

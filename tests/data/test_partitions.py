@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import multiprocessing
 import os
 import random
 from pathlib import Path
@@ -15,6 +16,7 @@ from megatron_ds.data.partitions import plan_partitions
 from megatron_ds.errors import ConfigError, DataError
 from tests.data.test_inputs import write_csv
 from tests.data.test_preprocess import preprocess_files, run, write_lines
+from tests.tokenizers.conftest import byte_level_bpe
 
 
 def files_of(prefix: Path) -> dict[str, bytes]:
@@ -46,6 +48,20 @@ def test_partitions_files_are_those_of_one_partition(
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
     assert [message for message in caplog.messages if "is cut into" not in message] == expected
     assert not list(tmp_path.glob("*.part*"))
+
+
+def test_partitions_of_processes_that_are_not_forked_give_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    byte_level_bpe([]).save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", [f"text {number}" for number in range(50)])
+    flags = ("--tokenizer-name-or-path", str(tmp_path))
+    preprocess_files(source, tmp_path / "one", *flags, tokenizer="HFTokenizer")
+    context = multiprocessing.get_context("spawn")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda: context)
+    options = ("--partitions", "2", "--workers", "2")
+    preprocess_files(source, tmp_path / "two", *flags, *options, tokenizer="HFTokenizer")
+    assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
 
 
 @pytest.mark.parametrize("seed", range(20))
