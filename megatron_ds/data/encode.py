@@ -21,6 +21,9 @@ from megatron_ds.errors import DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer, with_backend
 from megatron_ds.utils.processes import end_with_parent
 
+# What is read ahead for a worker: a few batches as they usually are, but not of the longest documents.
+_BYTES_PER_WORKER = 4 << 20
+
 
 @dataclass(frozen=True)
 class EncodeOptions:
@@ -137,7 +140,8 @@ def encode_in_order(
     """Encodes batches, giving the results in the order of the batches.
 
     Args:
-        batches: the input. No more than three batches per worker are held at a time.
+        batches: the input. No more than three batches per worker are held at a time, and one per worker when they are
+            large.
         options: what to encode.
         tokenizer: the tokenizer. Workers that are forked have it as it is; others build their own from `options`.
         num_workers: processes.
@@ -152,16 +156,16 @@ def encode_in_order(
     start = multiprocessing.get_context()
     initargs = (options, to_pass_on(tokenizer))
     with ProcessPoolExecutor(num_workers, start, initializer=_start_worker, initargs=initargs) as pool:
-        waiting: deque[Future[EncodedBatch]] = deque()
+        waiting: deque[tuple[int, Future[EncodedBatch]]] = deque()
         # The workers are forked now, from a small process without threads: what reads the input may start some.
         pool.submit(_is_ready)
         try:
             for batch in batches:
-                waiting.append(pool.submit(_encode_in_worker, batch))
-                if len(waiting) >= 3 * num_workers:
-                    yield waiting.popleft().result()
+                waiting.append((batch.num_bytes, pool.submit(_encode_in_worker, batch)))
+                while _are_enough([num_bytes for num_bytes, _ in waiting], num_workers):
+                    yield waiting.popleft()[1].result()
             while waiting:
-                yield waiting.popleft().result()
+                yield waiting.popleft()[1].result()
         except BrokenProcessPool:
             raise DataError(
                 Problem("a worker process died", advice="use fewer --workers when memory ran out; nothing was written")
@@ -169,6 +173,12 @@ def encode_in_order(
         finally:
             # Not without waiting: a pool that is left alone may leave its workers waiting for ever (Python 3.11).
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _are_enough(batches: Sequence[int], num_workers: int) -> bool:
+    """Whether the workers have enough to do with batches of so many bytes."""
+    is_full = len(batches) >= 3 * num_workers or sum(batches) >= num_workers * _BYTES_PER_WORKER
+    return is_full and len(batches) > num_workers
 
 
 # A worker process has one encoder for its whole life; the pool's initializer has no other place to put it.
