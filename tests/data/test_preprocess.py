@@ -284,19 +284,22 @@ def test_read_line_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
         assert f'"{batch.first_line - 1:04d}"'.encode() in batch.lines[0]
 
 
-def test_encode_in_order_holds_a_bounded_number_of_batches() -> None:
+@pytest.mark.parametrize(("num_bytes", "most"), [(1, 6), (5_000_000, 3)])
+def test_encode_in_order_holds_a_bounded_number_of_batches(num_bytes: int, most: int) -> None:
+    """Three for each of two workers, or one and one that is read, where they are large."""
     read = 0
 
     def batches() -> Iterator[LineBatch]:
         nonlocal read
-        for number in range(100):
+        for number in range(20):
             read += 1
-            yield LineBatch(Path("in"), number, (json.dumps({"text": str(number)}).encode(),))
+            line = json.dumps({"text": str(number)}).encode()
+            yield LineBatch(Path("in"), number, (line + b" " * (num_bytes - len(line)),))
 
     flags = Flags("ByteTokenizer")
     options = EncodeOptions(flags, None, ("text",), append_eod=False)
     for number, batch in enumerate(encode_in_order(batches(), options, build_tokenizer(flags), 2)):
-        assert read <= number + 6
+        assert read <= number + most
         np.testing.assert_array_equal(batch.documents["text"].tokens, list(str(number).encode()))
 
 
