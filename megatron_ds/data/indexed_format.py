@@ -79,7 +79,7 @@ def read_header(idx_file: Path) -> IndexHeader:
     if dtype_code not in DTYPES:
         raise DataError(broken_file(idx_file, f"has dtype code {dtype_code}; codes 1 to 8 are known"))
     header = IndexHeader(dtype_code, num_sequences, document_index_length)
-    if size == header.file_size + num_sequences:
+    if num_sequences and size == header.file_size + num_sequences:
         raise DataError(_other_format(idx_file, "of a multimodal data set, with a mode for each sequence"))
     if size != header.file_size:
         relation = "is truncated" if size < header.file_size else "is longer than its header says"
