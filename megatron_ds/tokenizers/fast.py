@@ -144,7 +144,9 @@ def _add_sentinels(backend: tokenizers.Tokenizer, count: int) -> tuple[int, ...]
 def _without_forgeries(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """`backend`, or a copy for models that find a special token's string among the pieces of their vocabulary."""
     special = {token.content: number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-    forgeable = [text for text, number in special.items() if _encodes_to(backend, text, number)]
+    # What is unknown has this id whatever it says, and may.
+    unknown = getattr(backend.model, "unk_token", None)
+    forgeable = [text for text, number in special.items() if text != unknown and _encodes_to(backend, text, number)]
     if not forgeable:
         return backend
     plain = _from_content(without_pieces(json.loads(backend.to_str()), forgeable))
