@@ -86,10 +86,8 @@ def main(argv: Sequence[str]) -> None:
     job = _Job(
         tuple(files), ReadOptions(options, choice, BATCH_BYTES), tokenizer, arguments.workers, arguments.partitions
     )
-    with (
-        named_io_errors(arguments.output_prefix),
-        Progress(total_bytes, arguments.log_interval, arguments.log_interval_seconds) as progress,
-    ):
+    progress = Progress(total_bytes, arguments.log_interval, arguments.log_interval_seconds)
+    with named_io_errors(arguments.output_prefix):
         _write(job, arguments.output_prefix, progress)
 
 
@@ -291,7 +289,8 @@ def _write(job: _Job, output_prefix: str, progress: Progress) -> None:
     level = "sentence" if job.encode.splitter else "document"
     prefixes = {key: f"{output_prefix}_{key}_{level}" for key in job.encode.keys}
     tell_of_earlier(output_prefix, prefixes.values())
-    with described_pairs_to_write(prefixes, token_dtype(job.tokenizer.vocab_size), job.info()) as builders:
+    dtype = token_dtype(job.tokenizer.vocab_size)
+    with progress, described_pairs_to_write(prefixes, dtype, job.info()) as builders:
         totals = _read(job, Path(f"{output_prefix}.part{os.getpid()}"), builders, progress)
         for key, builder in builders.items():
             if builder.num_documents == 0:

@@ -19,7 +19,7 @@ class _QuietBar(tqdm):  # type: ignore[misc]
 
 
 class Progress:
-    """Shows bytes, tokens, their rates and the time that is left.
+    """Shows bytes, tokens, their rates and the time that is left, from the start of its ``with`` block to the end.
 
     Args:
         total_bytes: bytes of the whole input, or None when that is not known beforehand.
@@ -34,12 +34,14 @@ class Progress:
         self._start = self._last_line = time.perf_counter()
         self._num_lines = self._num_bytes = self._num_tokens = 0
         self._num_lines_shown = 0
-        # On a terminal only: a log file has no use for a bar.
-        self._bar = _QuietBar(
-            total=total_bytes, unit="B", unit_scale=True, disable=None, file=sys.stderr, desc="preprocess"
-        )
+        self._bar = _QuietBar(disable=True)
 
     def __enter__(self) -> Progress:
+        self._start = self._last_line = time.perf_counter()
+        # On a terminal only: a log file has no use for a bar.
+        self._bar = _QuietBar(
+            total=self._total_bytes, unit="B", unit_scale=True, disable=None, file=sys.stderr, desc="preprocess"
+        )
         return self
 
     def __exit__(
