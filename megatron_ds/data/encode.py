@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -187,6 +188,8 @@ _worker: list[Encoder] = []
 
 def _start_worker(options: EncodeOptions, tokenizer: Tokenizer | None) -> None:
     end_with_parent()
+    # The first process is interrupted as well, and ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worker[:] = [Encoder(options, own_tokenizer(options, tokenizer))]
 
 
