@@ -1,6 +1,7 @@
 """How fast data becomes training samples: whole processes, beside what others have for the same work.
 
     python -m benchmarks.data preprocess [--megabytes 50] [--repeats 3] [--workers 2]
+    python -m benchmarks.data index | blend | loader [--repeats 3]         see benchmarks/data_samples.py
 
 `preprocess`: from JSON lines to a finished pair of files, from the start of the process to its end, with each library
 that can encode, and beside it a bare loop around `tokenizers` in two processes, tiktoken and gigatoken, those that are
@@ -31,6 +32,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import data_samples
 from benchmarks.data_peers import PEERS
 from megatron_ds.tokenizers import BACKENDS
 
@@ -183,7 +185,14 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-MEASUREMENTS: dict[str, Callable[[argparse.Namespace], None]] = {"preprocess": preprocess}
+def _of_samples(part: str) -> Callable[[argparse.Namespace], None]:
+    return lambda arguments: data_samples.measure(part, arguments.repeats)
+
+
+MEASUREMENTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "preprocess": preprocess,
+    **{part: _of_samples(part) for part in data_samples.PARTS},
+}
 
 
 def _parser() -> argparse.ArgumentParser:
