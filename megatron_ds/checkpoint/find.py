@@ -130,6 +130,8 @@ def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:
     the data, the learning rate from the schedule. Leaves out where to save and what to log.
     """
     before, now = _training_options(found.manifest.options), _training_options(run.model_dump())
+    if now.get("data.eod_id") is None:
+        before.pop("data.eod_id", None)  # asked for only where a switch needs it
     return [f"{name}: {before[name]} -> {value}" for name, value in now.items() if before.get(name, value) != value]
 
 

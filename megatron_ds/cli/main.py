@@ -39,7 +39,7 @@ _COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
 def main() -> None:
     """Runs the subcommand that the command line names."""
     set_up_logging()
-    words = sys.argv[1:]
+    words = [_with_dashes(word) for word in sys.argv[1:]]
     if words and words[0] in _COMMANDS:
         command, _ = _COMMANDS[words[0]]
         run_or_exit(lambda: command(words[1:]))
@@ -49,6 +49,14 @@ def main() -> None:
         return
     print(_usage())
     raise SystemExit(0 if words in ([], ["--help"], ["-h"]) else 2)
+
+
+def _with_dashes(word: str) -> str:
+    """``--json_keys`` is ``--json-keys``, as it is for the options of a run."""
+    if not word.startswith("--"):
+        return word
+    flag, equals, value = word.partition("=")
+    return flag.replace("_", "-") + equals + value
 
 
 def _usage() -> str:

@@ -34,7 +34,9 @@ def main(argv: Sequence[str]) -> None:
         DataError: an input is missing or broken, they were made with different tokenizers or options, the dtypes
             differ, or the disk is full. Nothing stays behind.
     """
-    parser = argparse.ArgumentParser("megatron-ds merge-data", description="Joins token files, in the order given.")
+    parser = argparse.ArgumentParser(
+        "megatron-ds merge-data", description="Joins token files, in the order given.", allow_abbrev=False
+    )
     parser.add_argument("--input", nargs="+", required=True, metavar="PREFIX", help="paths without .bin and .idx")
     parser.add_argument("--output-prefix", required=True, help="path of the output without .bin and .idx")
     arguments = parser.parse_args(argv)

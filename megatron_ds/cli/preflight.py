@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.config.rules import too_little_padding
-from megatron_ds.data import check_data, samples_needed, tokenizer_notes
+from megatron_ds.data import check_data, other_tokenizers, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.training.monitors import monitor_problems
@@ -35,15 +34,9 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     problems = [*check_versions(), *launch_problems(environ), *problems]
     if resolved is None:
         raise ConfigError(problems)
-    resolved, fingerprint, tokenizer_problems = _with_tokenizer(resolved)
+    resolved, tokenizer_problems, data_problems = check_run_data(resolved)
     run = resolved.run
-    problems += tokenizer_problems
-    data_problems = check_data(
-        run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
-    )
-    problems += data_problems
-    if fingerprint is not None and not data_problems:
-        resolved = replace(resolved, notes=(*resolved.notes, *tokenizer_notes(run.data, fingerprint)))
+    problems += tokenizer_problems + data_problems
     problems += monitor_problems(run.logging, resolved.origins)
     found, load_problems = checkpoint_problems(run, resolved.origins)
     problems += load_problems
@@ -52,6 +45,22 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     if problems:
         raise ConfigError(problems)
     return resolved, found
+
+
+def check_run_data(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem], list[Problem]]:
+    """Checks tokenizer and data of a run that is to be started, or only looked at.
+
+    Returns:
+        The run with what it needs to know of the tokenizer, the tokenizer's problems, and those of the data.
+    """
+    resolved, fingerprint, tokenizer_problems = _with_tokenizer(resolved)
+    run = resolved.run
+    data_problems = check_data(
+        run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
+    )
+    if fingerprint is not None and not data_problems:
+        data_problems += other_tokenizers(run.data, fingerprint)
+    return resolved, tokenizer_problems, data_problems
 
 
 def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, str | None, list[Problem]]:

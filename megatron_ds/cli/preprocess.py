@@ -92,7 +92,9 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("megatron-ds preprocess", description="Turns texts into token files.")
+    parser = argparse.ArgumentParser(
+        "megatron-ds preprocess", description="Turns texts into token files.", allow_abbrev=False
+    )
     parser.add_argument("--input", nargs="+", required=True, metavar="FILE", help="files or quoted patterns")
     parser.add_argument(
         "--input-format",
@@ -135,6 +137,8 @@ def _parser() -> argparse.ArgumentParser:
         default=10,
         help="least time between two lines of progress where there is no terminal (10)",
     )
+    # Scripts for Megatron say it; there is nothing else to choose.
+    parser.add_argument("--dataset-impl", choices=["mmap"], default="mmap", help=argparse.SUPPRESS)
     group = parser.add_argument_group("tokenizer")
     group.add_argument(
         "--tokenizer-type",
@@ -271,6 +275,7 @@ class _Job:
     def info(self) -> TokenInfo:
         """What all files are made with."""
         assert self.encode.tokenizer.tokenizer_type is not None, "a tokenizer was built from it"
+        splitter = self.encode.splitter
         return TokenInfo(
             tokenizer_type=self.encode.tokenizer.tokenizer_type,
             fingerprint=self.tokenizer.fingerprint,
@@ -278,7 +283,10 @@ class _Job:
             eod_id=self.tokenizer.eod_id,
             append_eod=self.encode.append_eod,
             keys=(),
-            split_sentences=self.encode.splitter is not None,
+            split_sentences=splitter is not None,
+            language=splitter.language if splitter else None,
+            keep_newlines=splitter.keep_newlines if splitter else False,
+            allow_special_tokens=self.encode.allow_special,
             documents=0,
             tokens=0,
         )

@@ -146,8 +146,14 @@ class DataConfig(OptionBlock):
         | None
     ) = option(
         None,
-        "Kind of tokenizer. `PretrainedFromHF` and `GPTSentencePieceTokenizer` are accepted as older names.",
-        older_values={"PretrainedFromHF": "HFTokenizer", "GPTSentencePieceTokenizer": "SentencePieceTokenizer"},
+        "Kind of tokenizer. Other names of the same: `PretrainedFromHF` and `HuggingFaceTokenizer`; "
+        "`GPTSentencePieceTokenizer` and `Llama2Tokenizer`.",
+        older_values={
+            "PretrainedFromHF": "HFTokenizer",
+            "HuggingFaceTokenizer": "HFTokenizer",
+            "GPTSentencePieceTokenizer": "SentencePieceTokenizer",
+            "Llama2Tokenizer": "SentencePieceTokenizer",
+        },
     )
     tokenizer_name_or_path: str | None = option(
         None, "HFTokenizer: a folder, a tokenizer.json, or a hub name.", aliases=("--tokenizer-name",)
@@ -155,6 +161,9 @@ class DataConfig(OptionBlock):
     tokenizer_model: str | None = option(None, "SentencePieceTokenizer: the .model file.")
     vocab_file: str | None = option(None, "GPT2BPETokenizer: vocab.json. BertWordPieceLowerCase, …Case: vocab.txt.")
     merge_file: str | None = option(None, "GPT2BPETokenizer: merges.txt.", aliases=("--merges-file",))
+    allow_other_tokenizer: bool = option(
+        False, "Trains on data that was preprocessed with another tokenizer: for one that gives the same ids."
+    )
     eod_id: int | None = option(
         None,
         "Id of the token that ends a document (EOD); taken from the tokenizer when not given.",

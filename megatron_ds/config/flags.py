@@ -54,6 +54,24 @@ def _flags() -> Mapping[str, Option]:
     return {flag: option for option in all_options().values() for flag in (option.flag, *option.aliases)}
 
 
+# Options in many scripts for Megatron and BLOOM that have no counterpart of their own, and what to do instead.
+_NOT_HERE: Mapping[str, str] = {
+    "--data-impl": "leave it out: data is always memory-mapped",
+    "--dataset-impl": "leave it out: data is always memory-mapped",
+    "--train-samples": "give --train-iters: samples / global batch size",
+    "--eval-samples": "give --eval-iters: samples / global batch size",
+    "--train-weighted-split-paths-path": "give the file's text with --train-weighted-split-paths",
+    "--valid-weighted-split-paths-path": "give the file's texts with --valid-weighted-split-paths",
+    "--test-weighted-split-paths-path": "give the file's texts with --test-weighted-split-paths",
+    "--per-split-data-args-path": "give the prefixes with --train-data-path, --valid-data-path and --test-data-path",
+    "--use-cpu-initialization": "leave it out: initial weights are the same on every device and at every layout",
+    "--no-masked-softmax-fusion": "leave it out: nothing is compiled at the start",
+    "--no-bias-gelu-fusion": "leave it out: nothing is compiled at the start",
+    "--no-bias-dropout-fusion": "leave it out: nothing is compiled at the start",
+    "--distributed-backend": "leave it out: NCCL on GPUs, gloo on CPUs",
+}
+
+
 def _is_flag(word: str) -> bool:
     """True for ``--x`` and ``-h``; negative numbers are values."""
     return word.startswith("--") or word == "-h"
@@ -142,7 +160,12 @@ def _take(line: CommandLine, flag: str, values: list[str]) -> None:
         line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}"))
     else:
         known = (*_flags(), *TEXT_FLAGS, *SWITCHES)
-        line.problems.append(Problem(f"unknown option {flag}{did_you_mean(flag, known)}"))
+        if flag in _NOT_HERE:
+            line.problems.append(
+                Problem(f"{flag} is an option of Megatron that this project has not", advice=_NOT_HERE[flag])
+            )
+        else:
+            line.problems.append(Problem(f"unknown option {flag}{did_you_mean(flag, known)}"))
 
 
 def _take_text(line: CommandLine, flag: str, text: str) -> None:

@@ -104,7 +104,7 @@ def build_gpt_datasets(
     if is_builder:
         build_indices(plans, cache)
     wait()
-    _say(plans, samples)
+    log_plans(plans, data, samples)
     built = [(plan.blend, _open(plan, cache)) for plan in plans]
     train = next((dataset for blend, dataset in built if blend.split == "train"), None)
     if train is not None and data.dataloader_type == "cyclic":
@@ -252,14 +252,28 @@ def _open_part(part: PlannedPart, cache_path: str | None) -> GptDataset | None:
     return GptDataset(part.indexed, index, seq_length=key.seq_length, num_samples=part.num_samples)
 
 
-def _say(plans: Sequence[PlannedBlend], samples: SampleCounts) -> None:
+def _with_range(part: BlendPart) -> str:
+    is_whole = (part.start, part.end) == (0.0, 1.0)
+    return part.prefix if is_whole else f"{part.prefix} {part.start:.4g}:{part.end:.4g}"
+
+
+def log_plans(plans: Sequence[PlannedBlend], data: DataConfig, samples: SampleCounts) -> None:
+    """Prints the table of sets, and what is missing in it.
+
+    Args:
+        plans: the sets.
+        data: the data options.
+        samples: samples needed per set.
+    """
     for line in plan_table(plans):
         logger.info(line)
-    there = {plan.blend.split for plan in plans}
-    if samples.valid and "valid" not in there:
+    planned = {str(plan.blend) for plan in plans}
+    blends = parse_sources(data)
+    if samples.valid and not any(blend.split == "valid" for blend in blends):
         logger.info("there is no validation set: nothing is evaluated during training")
-    if samples.test and "test" not in there:
-        logger.info("there is no test set: its share of the documents is zero, or has less than one sample")
+    for blend in blends:
+        if samples.of(blend.split) and str(blend) not in planned:
+            logger.info("there is no %s set: its share of the documents has less than one sample", blend)
 
 
 def plan_table(plans: Sequence[PlannedBlend]) -> list[str]:
@@ -277,7 +291,7 @@ def plan_table(plans: Sequence[PlannedBlend]) -> list[str]:
                     f"{part.num_samples:,}",
                     f"{share:.2%}",
                     f"{part.num_epochs:.2f}",
-                    part.part.prefix,
+                    _with_range(part.part),
                 )
             )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -122,22 +122,25 @@ def _check_eod(indexed: IndexedDataset, data: DataConfig) -> list[Problem]:
     ]
 
 
-def tokenizer_notes(data: DataConfig, fingerprint: str) -> list[str]:
-    """A line for each data set that was made with another tokenizer than the run's, as far as that is known.
-
-    No error: two descriptions of one vocabulary, such as GPT-2's two files and its tokenizer.json, give the same ids.
+def other_tokenizers(data: DataConfig, fingerprint: str) -> list[Problem]:
+    """One problem for each data set that was made with another tokenizer than the run's, as far as that is known.
 
     Args:
         data: the data options, which are in order.
         fingerprint: of the run's tokenizer.
     """
-    notes = []
+    if data.allow_other_tokenizer:
+        return []
+    problems = []
     for prefix in dict.fromkeys(part.prefix for blend in parse_sources(data) for part in blend.parts):
         info = read_token_info(prefix)
         if info is not None and info.fingerprint != fingerprint:
-            notes.append(
-                f"WARNING: {prefix} was tokenized with {info.tokenizer_type} {info.fingerprint[:12]} of "
-                f"{info.vocab_size} ids; this run's tokenizer is {data.tokenizer_type} {fingerprint[:12]}. Unless both "
-                "give the same ids, the model learns from the wrong tokens"
+            problems.append(
+                Problem(
+                    f"{prefix} was tokenized with {info.tokenizer_type} {info.fingerprint[:12]} of {info.vocab_size} "
+                    f"ids; this run's tokenizer is {data.tokenizer_type} {fingerprint[:12]}",
+                    advice="give the tokenizer that the data was preprocessed with; or, if both give the same ids, "
+                    "--allow-other-tokenizer",
+                )
             )
-    return notes
+    return problems

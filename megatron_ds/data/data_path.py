@@ -54,6 +54,8 @@ def parse_data_path(words: Sequence[str], flag: str = "--data-path") -> tuple[Bl
 
     if not words:
         raise ConfigError(problem("no training data is given"))
+    if len(words) == 1 and len(words[0].split()) > 1 and _parse_weight(words[0].split()[0]) is not None:
+        raise ConfigError(problem(f"{flag} has one word with spaces in it: {words[0]!r}; leave the quotes out"))
     if len(words) == 1:
         return (BlendPart(words[0]),)
     if len(words) % 2:

@@ -34,6 +34,8 @@ class Description:
         shortest: tokens of the shortest document; 0 without documents.
         longest: tokens of the longest.
         mean_length: tokens per document.
+        longest_sequence: tokens of the longest sequence: of a sentence, where documents are cut into these.
+        mean_sequence: tokens per sequence.
         percentiles: length that 50, 90 and 99 % of the documents don't exceed, by percentage.
         histogram: documents by length: for each power of two p, from 0 on, those of p to 2p - 1 tokens (0 for none).
         ending_with_eod: documents whose last token is the tokenizer's EOD; None when that is not known.
@@ -51,6 +53,8 @@ class Description:
     shortest: int
     longest: int
     mean_length: float
+    longest_sequence: int
+    mean_sequence: float
     percentiles: dict[int, int]
     histogram: dict[int, int]
     ending_with_eod: int | None
@@ -88,6 +92,8 @@ def describe(prefix: str) -> Description:
         shortest=int(lengths.min(initial=np.iinfo(np.int64).max)) if len(lengths) else 0,
         longest=int(lengths.max(initial=0)),
         mean_length=float(lengths.mean()) if len(lengths) else 0.0,
+        longest_sequence=int(indexed.sizes.max(initial=0)),
+        mean_sequence=indexed.num_tokens / len(indexed) if len(indexed) else 0.0,
         percentiles={share: _percentile(lengths, share) for share in _PERCENTILES},
         histogram=_histogram(lengths),
         ending_with_eod=_ending_with(indexed, lengths, info.eod_id) if info and info.eod_id is not None else None,
@@ -141,7 +147,11 @@ def report(description: Description) -> str:
         lines.append(f"  ending       {description.ending_with_eod:,} documents end with the end-of-document id")
     shares = ", ".join(f"{share}% up to {length:,}" for share, length in description.percentiles.items())
     extremes = f"{description.shortest:,} to {description.longest:,} tokens, mean {description.mean_length:,.1f}"
-    return "\n".join([*lines, f"  length       {extremes}; {shares}", *_bars(description.histogram)])
+    lines.append(f"  length       {extremes}; {shares}")
+    if description.num_sequences > description.num_documents:
+        longest, mean = description.longest_sequence, description.mean_sequence
+        lines.append(f"  sequences    up to {longest:,} tokens, mean {mean:,.1f}")
+    return "\n".join([*lines, *_bars(description.histogram)])
 
 
 def _bars(histogram: dict[int, int]) -> list[str]:

@@ -63,9 +63,10 @@ class IndexedDataset:
         self.prefix = prefix
         for path in (idx_path(prefix), bin_path(prefix)):
             if not path.is_file():
-                raise DataError(
-                    Problem(f"data file not found: {path}", advice="check the path, or preprocess the data")
-                )
+                advice = "check the path, or preprocess the data"
+                if prefix.endswith((".bin", ".idx")):
+                    advice = f"give the prefix without the suffix: {prefix[:-4]}"
+                raise DataError(Problem(f"data file not found: {path}", advice=advice))
         header = read_header(idx_path(prefix))
         buffer = _map(idx_path(prefix))
         count = header.num_sequences

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from megatron_ds.config.blocks import RunConfig
 
 
+_NAMES = {"num_samples": "train_iters x global_batch_size (cyclic shuffles all samples of the run)"}
+
+
 @dataclass(frozen=True)
 class OrderedPart:
     """One part of the training blend. Without its folder: data may be moved between two starts of a run.
@@ -94,7 +97,7 @@ class TrainingOrder:
         """What is different in `now`, a line for each; empty when it is the same order."""
         before_values, now_values = self.to_json(), now.to_json()
         lines = [
-            f"{name}: {before_values[name]} -> {value}"
+            f"{_NAMES.get(name, name)}: {before_values[name]} -> {value}"
             for name, value in now_values.items()
             if name != "parts" and before_values[name] != value
         ]

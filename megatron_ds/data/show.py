@@ -25,13 +25,13 @@ class Step:
         number: from 1.
         first_sample: samples consumed before it.
         num_samples: its global batch size.
-        is_logged: whether the run's metrics say so; otherwise all steps before are taken to have had this batch size.
+        is_known: whether the run's folder says so; otherwise all steps before are taken to have had this batch size.
     """
 
     number: int
     first_sample: int
     num_samples: int
-    is_logged: bool
+    is_known: bool
 
 
 def show_step(run: RunConfig, step: Step, tokenizer: Tokenizer | None, most_samples: int | None) -> Iterator[str]:
@@ -58,7 +58,7 @@ def show_step(run: RunConfig, step: Step, tokenizer: Tokenizer | None, most_samp
     )
     assert datasets.train is not None, "samples were asked for"
     train = datasets.train
-    how = "as metrics.jsonl says" if step.is_logged else f"if all steps before had {step.num_samples} samples"
+    how = "as the run's folder says" if step.is_known else f"if all steps before had {step.num_samples} samples"
     digest = batch_hash(train[number] for number in range(step.first_sample, end))
     yield f"step {step.number}: samples {step.first_sample} to {end - 1} of the run, {how}; SHA-1 of the batch {digest}"
     shown = step.num_samples if most_samples is None else min(most_samples, step.num_samples)

@@ -76,7 +76,8 @@ def parse_sources(data: DataConfig) -> tuple[Blend, ...]:
             problems.append(Problem(f"{both[0]} is given, and no training data", advice="give --train-data-path"))
     problems += _repeated_names(blends) + _overlaps(blends)
     if problems:
-        raise ConfigError(problems)
+        # The same prefix twice shows in each split that it is cut into.
+        raise ConfigError(list(dict.fromkeys(problems)))
     return tuple(blends)
 
 
@@ -161,7 +162,9 @@ def _overlaps(blends: Sequence[Blend]) -> list[Problem]:
         for first, second in combinations(blend.parts, 2):
             if _overlap(first, second):
                 message = f"{second.prefix} is given more than once in {blend.flag}; add up its weights"
-                problems.append(Problem(message, advice="or give ranges of documents that do not overlap"))
+                ranges = blend.flag.endswith("weighted-split-paths")
+                advice = "or give ranges of documents that do not overlap" if ranges else ""
+                problems.append(Problem(message, advice=advice))
     train = [(blend, part) for blend in blends if blend.split == "train" for part in blend.parts]
     others = [(blend, part) for blend in blends if blend.split != "train" for part in blend.parts]
     for blend, part in train:

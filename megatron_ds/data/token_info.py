@@ -27,6 +27,9 @@ class TokenInfo:
         append_eod: whether each document ends with it.
         keys: the keys or columns of the texts.
         split_sentences: whether each sentence is a sequence; otherwise each document is one.
+        language: code of the language whose rules cut sentences; None without.
+        keep_newlines: whether the white space between sentences is kept.
+        allow_special_tokens: whether the string of a special token in a document became its id.
         documents: number of documents.
         tokens: number of tokens.
     """
@@ -38,8 +41,23 @@ class TokenInfo:
     append_eod: bool
     keys: tuple[str, ...]
     split_sentences: bool
+    language: str | None
+    keep_newlines: bool
+    allow_special_tokens: bool
     documents: int
     tokens: int
+
+
+# What has to be the same in files that are joined, beside the tokenizer.
+_MADE_WITH = (
+    "vocab_size",
+    "eod_id",
+    "append_eod",
+    "split_sentences",
+    "language",
+    "keep_newlines",
+    "allow_special_tokens",
+)
 
 
 def info_path(prefix: str) -> Path:
@@ -124,7 +142,7 @@ def _differences(one: tuple[str, TokenInfo], other: tuple[str, TokenInfo]) -> li
         found.append(
             f"{prefix} was made with {_tokenizer_name(info)}, {other_prefix} with {_tokenizer_name(other_info)}"
         )
-    for name in ("vocab_size", "eod_id", "append_eod", "split_sentences"):
+    for name in _MADE_WITH:
         value, other_value = getattr(info, name), getattr(other_info, name)
         if value != other_value:
             found.append(f"{prefix} has {name} {value}, {other_prefix} has {other_value}")
@@ -144,6 +162,9 @@ def _checked(path: Path, content: object) -> TokenInfo:
         "append_eod": (bool,),
         "keys": (list,),
         "split_sentences": (bool,),
+        "language": (str, type(None)),
+        "keep_newlines": (bool,),
+        "allow_special_tokens": (bool,),
         "documents": (int,),
         "tokens": (int,),
     }

@@ -13,8 +13,8 @@ _UNKNOWN, _NEEDED = "[UNK]", ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 class BertWordPieceTokenizer(FastTokenizer):
     """BERT's tokenizer: words cut at spaces, punctuation and Chinese characters, then into pieces.
 
-    The end of a document is ``[EOS]`` when there is such a token. As in Megatron, sentinels come with ``[BOS]`` and
-    ``[EOS]`` before them: BERT's vocabulary has neither, and T5 needs both.
+    As in Megatron, ``[BOS]`` and ``[EOS]`` follow BERT's vocabulary, which has neither; ``[EOS]`` ends a document.
+    Sentinels come after them.
 
     Attributes:
         pad_id: id of ``[PAD]``.
@@ -39,8 +39,7 @@ class BertWordPieceTokenizer(FastTokenizer):
         backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lower_case)
         backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         backend.decoder = tokenizers.decoders.WordPiece()
-        more = ("[BOS]", "[EOS]")
-        special = [*_NEEDED, *(name for name in more if vocab_extra_ids or name in vocab)]
+        special = [*_NEEDED, "[BOS]", "[EOS]"]
         backend.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in special])
         self.pad_id: int = vocab["[PAD]"]
         self.cls_id: int = vocab["[CLS]"]

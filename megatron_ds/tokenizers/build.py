@@ -14,7 +14,12 @@ from megatron_ds.tokenizers.plain import ByteTokenizer, NullTokenizer
 from megatron_ds.tokenizers.sentence_piece import SentencePieceTokenizer
 
 # Names of the forks that our users come from.
-OLDER_NAMES = {"PretrainedFromHF": "HFTokenizer", "GPTSentencePieceTokenizer": "SentencePieceTokenizer"}
+OLDER_NAMES = {
+    "PretrainedFromHF": "HFTokenizer",
+    "HuggingFaceTokenizer": "HFTokenizer",
+    "GPTSentencePieceTokenizer": "SentencePieceTokenizer",
+    "Llama2Tokenizer": "SentencePieceTokenizer",
+}
 
 
 def build_tokenizer(data: TokenizerOptions, *, vocab_size: int | None = None) -> Tokenizer:

@@ -13,7 +13,7 @@ from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
-from megatron_ds.engine.base import TrainEngine
+from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
 from megatron_ds.models import GptLoss, gpt_layers, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
@@ -21,6 +21,7 @@ from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
 from megatron_ds.training.reporter import Reporter
 from megatron_ds.training.saving import CheckpointSaver
+from megatron_ds.training.starts import Start, note_start
 from megatron_ds.utils.logging import logger
 
 
@@ -55,7 +56,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     if found is not None:
         engine.load(found.folder, found.tag)
     if run.checkpoint.save is not None and mpu.global_rank == 0:
-        write_resolved(resolved, Path(run.checkpoint.save))
+        _note_options(resolved, Path(run.checkpoint.save), engine.progress)
     specs = whole_model_specs(layers, mpu.topology)
     _say_what_runs(resolved, specs, engine, found)
 
@@ -63,6 +64,15 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     with Reporter(run, mpu.global_rank, joined.device, engine.progress) as reporter:
         train(run, engine, datasets, mpu, reporter, saver)
     stop_distributed()
+
+
+def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress) -> None:
+    """Writes down what is in force: as the run's present options, and as those of the steps from here on."""
+    run = resolved.run
+    write_resolved(resolved, folder)
+    if progress.step < run.training.train_iters:
+        start = Start(progress.step, progress.consumed_samples, run.model_dump())
+        note_start(folder, start, Path(run.checkpoint.load) if run.checkpoint.load else None)
 
 
 def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:

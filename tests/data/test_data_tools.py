@@ -14,6 +14,7 @@ from megatron_ds.data import build as build_module
 from megatron_ds.data.describe import describe
 from megatron_ds.data.samples import batch_hash
 from megatron_ds.errors import ConfigError, DataError
+from megatron_ds.training.starts import Start, note_start, read_starts
 from tests.config.helpers import environ, words
 from tests.data.conftest import numbered_documents, write_documents
 
@@ -117,24 +118,60 @@ def test_show_of_a_blend_names_the_sets(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"number 0 of {b}" in text
 
 
-def test_show_of_a_run_s_folder_takes_its_options_and_its_metrics(
+def start(options: list[str], step: int, consumed_samples: int, world_size: int = 1) -> Start:
+    run = resolve(options, environ(world_size), "test").run
+    return Start(step, consumed_samples, run.model_dump())
+
+
+def test_show_of_a_run_s_folder_knows_with_what_a_step_was_trained(
     corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = run_words(corpus, "--train-iters", "6", "--micro-batch-size", "1")
+    """Batch size, seed and data of the time, whatever the run was resumed with since."""
     folder = tmp_path / "run"
     folder.mkdir()
-    resolved = resolve(options, environ(2), "test")
-    assert resolved.run.global_batch_size == 2, "from two processes"
-    write_resolved(resolved, folder)
-    assert "step 3: samples 4 to 5 of the run, if all steps before had 2" in shown(
-        capsys, "--run", str(folder), "--step", "3"
+    first = run_words(corpus, "--train-iters", "4", "--micro-batch-size", "1")
+    then = run_words(corpus, "--train-iters", "8", "--global-batch-size", "6", "--seed", "7", "--allow-data-change")
+    write_resolved(resolve(then, environ(1), "test"), folder)
+    run = ("--run", str(folder))
+    assert "step 3: samples 12 to 17 of the run, if all steps before had 6" in shown(capsys, *run, "--step", "3")
+    note_start(folder, start(first, 0, 0, world_size=2), None)
+    note_start(folder, start(then, 4, 8), None)
+    by_folder = shown(capsys, *run, "--step", "3")
+    assert "step 3: samples 4 to 5 of the run, as the run's folder says" in by_folder
+    by_options = shown(capsys, "--step", "3", "--world-size", "2", *first)
+    assert by_folder.splitlines()[2:] == by_options.splitlines()[2:]
+    assert "step 5: samples 8 to 13 of the run, as the run's folder says" in shown(capsys, *run, "--step", "5")
+    assert "step 8: samples 26 to 31" in shown(capsys, *run, "--step", "8")
+    assert "samples 8 to 11" in shown(capsys, *run, "--step", "3", "--global-batch-size", "4")
+    # Gone on from step 2 once more, in another folder.
+    other = tmp_path / "other"
+    note_start(other, start(first, 2, 4, world_size=2), folder)
+    assert [each.step for each in read_starts(other)] == [0, 2]
+    write_resolved(resolve(first, environ(2), "test"), other)
+    assert "step 4: samples 6 to 7 of the run, as the run's folder says" in shown(
+        capsys, "--run", str(other), "--step", "4"
     )
-    # Half of the steps had another batch size: the metrics know.
-    (folder / "metrics.jsonl").write_text('{"step": 3, "consumed_samples": 11, "lm_loss": 1.0}\n{"step": 4, "cons')
-    assert "step 3: samples 9 to 10 of the run, as metrics.jsonl says" in shown(
-        capsys, "--run", str(folder), "--step", "3"
-    )
-    assert "samples 7 to 10" in shown(capsys, "--run", str(folder), "--step", "3", "--global-batch-size", "4")
+
+
+def test_starts_that_a_crash_cut_short_are_passed_over(corpus: str, tmp_path: Path) -> None:
+    note_start(tmp_path, start(run_words(corpus), 0, 0), None)
+    with (tmp_path / "starts.jsonl").open("a") as file:
+        file.write('{"step": 4, "consu')
+    assert [each.step for each in read_starts(tmp_path)] == [0]
+    note_start(tmp_path, start(run_words(corpus), 4, 4), None)
+    assert [each.step for each in read_starts(tmp_path)] == [0, 4]
+    assert read_starts(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize("tool", [["show", "--step", "1"], ["build-index"]])
+def test_tools_refuse_what_the_run_would(corpus: str, tmp_path: Path, tool: list[str]) -> None:
+    other = words("--data-path", corpus, "--split", "1,0,0", "--tokenizer-type", "NullTokenizer", "--vocab-size", "300")
+    with pytest.raises(ConfigError, match="was tokenized with ByteTokenizer"):
+        data_tools.main([*tool, *other])
+    data_tools.main([*tool, *other, "--allow-other-tokenizer"])
+    plain = write_documents(tmp_path / "plain", [[500] * 40])
+    with pytest.raises(ConfigError, match="token id 500, outside of the vocabulary of 257 ids"):
+        data_tools.main([*tool, *run_words(plain)])
 
 
 def test_show_refuses_what_is_no_step_or_no_run(corpus: str, tmp_path: Path) -> None:

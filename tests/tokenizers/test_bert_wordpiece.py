@@ -47,14 +47,16 @@ def test_bert_wordpiece_ids_are_those_of_transformers(bert_vocab: Path, kind: st
 def test_bert_wordpiece_special_ids_are_known(bert_vocab: Path) -> None:
     tokenizer = build(bert_vocab)
     assert (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (0, 2, 3, 4)
-    assert tokenizer.vocab_size == len(BERT_WORDS)
+    # As in Megatron, with [BOS] and [EOS].
+    assert tokenizer.vocab_size == len(BERT_WORDS) + 2
 
 
-def test_bert_wordpiece_ends_documents_with_eos_if_there_is_one(bert_vocab: Path) -> None:
-    """T6: [SEP] is not taken for it."""
-    assert build(bert_vocab).eod_id is None
+def test_bert_wordpiece_ends_documents_with_eos(bert_vocab: Path) -> None:
+    """T6: [SEP] is not taken for it. A vocabulary that has the token keeps its id."""
+    assert build(bert_vocab).eod_id == len(BERT_WORDS) + 1
     bert_vocab.write_text("\n".join([*BERT_WORDS, "[EOS]"]))
-    assert build(bert_vocab).eod_id == len(BERT_WORDS)
+    tokenizer = build(bert_vocab)
+    assert (tokenizer.eod_id, tokenizer.vocab_size) == (len(BERT_WORDS), len(BERT_WORDS) + 2)
 
 
 def test_bert_wordpiece_line_ends_are_not_part_of_words(bert_vocab: Path) -> None:
