@@ -59,7 +59,10 @@ def check_run_data(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem], l
         run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
     )
     if fingerprint is not None and not data_problems:
-        data_problems += other_tokenizers(run.data, fingerprint)
+        try:
+            data_problems += other_tokenizers(run.data, fingerprint)
+        except MegatronDsError as error:
+            data_problems += error.problems
     return resolved, tokenizer_problems, data_problems
 
 

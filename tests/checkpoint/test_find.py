@@ -217,3 +217,16 @@ def test_resume_with_other_batches_more_steps_or_moved_data_goes_on(tmp_path):
     saved = _run("--data-path", "3", prefix)
     now = _run("--data-path", "7", moved, "--global-batch-size", "8", "--train-iters", "99", "--eval-iters", "1")
     assert _order_problems(tmp_path / "run", saved, now) == []
+
+
+def test_resume_on_data_that_was_written_anew_with_the_same_numbers_is_refused(tmp_path):
+    documents = [list(range(start, start + 10 + start % 7)) for start in range(40)]
+    prefix = write_documents(tmp_path / "a", documents)
+    (tmp_path / "new").mkdir()
+    anew = write_documents(tmp_path / "new" / "a", documents[::-1])
+    saved = _run("--data-path", prefix)
+    for lengths_too in (True, False):
+        if not lengths_too:
+            write_documents(tmp_path / "new" / "a", [[0] * len(each) for each in documents])
+        (problem,) = _order_problems(tmp_path / f"run{lengths_too}", saved, _run("--data-path", anew))
+        assert "data: 100.0000% of a" in problem
