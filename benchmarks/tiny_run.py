@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -32,7 +32,6 @@ from megatron_ds.models import (
     gpt_layers,
     initialize_weights,
 )
-from megatron_ds.models.documents import DocumentTransformerLayer
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.optim.schedule import LearningRateSchedule
 
@@ -47,6 +46,42 @@ DOCUMENT_FLAGS = (
     *("--eod-id", str(EOD_ID)),
     *("--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"),
 )
+
+# Models in which every option of the architecture occurs, by the flags that make them.
+MODELS: Mapping[str, tuple[str, ...]] = {
+    "Llama 3.1": (
+        *("--position-embedding-type", "rope", "--normalization", "RMSNorm", "--swiglu", "--num-query-groups", "2"),
+        *("--disable-bias-linear", "--rotary-base", "500", "--use-rope-scaling", "--rope-scaling-factor", "4"),
+        *("--rope-original-max-positions", "8"),
+    ),
+    "BLOOM": ("--position-embedding-type", "alibi", "--embed-layernorm"),
+    "Pythia": (
+        *("--position-embedding-type", "rope", "--rotary-percent", "0.25", "--activation", "gelu"),
+        "--parallel-residual",
+    ),
+    "GLM": (
+        *("--position-embedding-type", "rope", "--glu-activation", "geglu", "--deepnorm"),
+        *("--init-method", "xavier_normal"),
+    ),
+    "Qwen": (
+        *("--position-embedding-type", "rope", "--normalization", "RMSNorm", "--swiglu", "--num-query-groups", "1"),
+        *("--kv-channels", "16", "--qk-layernorm", "--disable-bias-linear", "--add-qkv-bias"),
+    ),
+    "Mistral": (
+        *("--position-embedding-type", "rope", "--window-size", "5", "--num-query-groups", "2"),
+        *("--rotary-interleaved", "--rotary-seq-len-interpolation-factor", "2", "--activation", "reglu"),
+    ),
+    "OPT": ("--activation", "relu", "--no-use-scaled-init-method"),
+    "post-LN": (
+        *("--position-embedding-type", "none", "--activation", "squared_relu", "--qk-layernorm"),
+        "--apply-residual-connection-post-layernorm",
+    ),
+    "ALiBi, window": (
+        *("--position-embedding-type", "alibi", "--window-size", "7", "--num-query-groups", "2"),
+        *("--normalization", "RMSNorm", "--embed-layernorm", "--activation", "liglu"),
+    ),
+    "SiLU": ("--activation", "silu", "--num-query-groups", "1", "--parallel-residual", "--fp32-residual-connection"),
+}
 
 
 @dataclass(frozen=True)
@@ -259,8 +294,9 @@ class TinyRun:
             "num_micro_batches": deepspeed_engine.gradient_accumulation_steps(),
             "fused": bool(deepspeed_engine.basic_optimizer.param_groups[0].get("fused")),
             "parameter_dtype": str(next(engine.named_parameters())[1].dtype).removeprefix("torch."),
-            "restarts_positions": any(getattr(each, "restart", False) for each in deepspeed_engine.module.modules()),
-            "separates_documents": any(isinstance(block, DocumentTransformerLayer) for block in self.blocks),
+            "restarts_positions": any(getattr(each, "restart", False) for each in deepspeed_engine.module.modules())
+            or any(block.attention.scheme.restarts_angles for block in self.blocks),
+            "separates_documents": any(block.attention.scheme.separates_documents for block in self.blocks),
         }
 
 

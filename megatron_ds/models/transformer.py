@@ -2,52 +2,90 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatron_ds.config.blocks import ModelConfig
-from megatron_ds.models.attention import ParallelAttention
+from megatron_ds.models.attention import AttentionScheme, ParallelAttention
 from megatron_ds.models.mlp import ParallelMLP
+from megatron_ds.models.norms import norm_class
 from megatron_ds.mpu import ModelParallelUnit
 
 
 class ParallelTransformerLayer(nn.Module):
-    """Pre-LN transformer layer: ``x + attention(norm(x))``, then ``x + mlp(norm(x))``, with dropout on both.
-
-    The two projections that write to the residual stream start with a standard deviation of ``std / sqrt(2 L)``,
-    so that its variance does not grow with depth (Radford et al. 2019, section 2.3).
+    """Attention and MLP with their norms, joined to the residual stream as `residual_connection` says.
 
     Args:
         config: the architecture.
         mpu: where this rank sits.
+        scheme: what attention knows of positions.
     """
 
-    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit) -> None:
+    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit, scheme: AttentionScheme) -> None:
         super().__init__()
-        output_std = config.init_method_std / math.sqrt(2 * config.num_layers)
+        norm = norm_class(config)
         self.dropout = config.hidden_dropout
-        self.input_layernorm = nn.LayerNorm(config.hidden_size, eps=config.layernorm_epsilon)
-        self.attention = ParallelAttention(config, mpu, output_std=output_std)
-        self.post_attention_layernorm = nn.LayerNorm(config.hidden_size, eps=config.layernorm_epsilon)
-        self.mlp = ParallelMLP(config, mpu, output_std=output_std)
+        self.alpha = config.residual_alpha
+        self.join = _JOINS[config.residual_connection]
+        self.input_layernorm = norm(config, config.hidden_size, mpu)
+        self.attention = ParallelAttention(config, mpu, scheme)
+        self.post_attention_layernorm = norm(config, config.hidden_size, mpu)
+        self.mlp = ParallelMLP(config, mpu)
 
     def forward(self, hidden: Tensor, document_ids: Tensor | None = None) -> Tensor:
-        """``[S, B, H] -> [S, B, H]``; with `document_ids`, ``[B, S]``, tokens attend to their own document only."""
-        hidden = hidden + self._drop(self.attention(self.input_layernorm(hidden), document_ids))
-        return hidden + self._drop(self.mlp(self.post_attention_layernorm(hidden)))
+        """``[S, B, H] -> [S, B, H]``; with `document_ids`, ``[B, S]``, where the attention's scheme reads them."""
+        return self.join(self, hidden, partial(self.attention, document_ids=document_ids))
 
-    def _drop(self, update: Tensor) -> Tensor:
+    def drop(self, update: Tensor) -> Tensor:
+        """Dropout of what is added to the residual stream."""
         # The default random stream: every tensor-parallel rank must drop the same elements of the residual stream.
         return F.dropout(update, self.dropout, self.training)
 
+    def residual(self, hidden: Tensor) -> Tensor:
+        """What the residual stream contributes to a sum: itself, times DeepNorm's alpha."""
+        return hidden if self.alpha == 1 else self.alpha * hidden
 
-class PositionEmbedding(nn.Module):
-    """Adds a learned vector per position, then applies the embedding dropout.
 
-    A layer of its own, so that the word embeddings before it hold nothing but what the output head shares.
+Attend = Callable[[Tensor], Tensor]
+
+
+def _pre_ln(layer: ParallelTransformerLayer, hidden: Tensor, attend: Attend) -> Tensor:
+    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``."""
+    hidden = hidden + layer.drop(attend(layer.input_layernorm(hidden)))
+    return hidden + layer.drop(layer.mlp(layer.post_attention_layernorm(hidden)))
+
+
+def _post_ln(layer: ParallelTransformerLayer, hidden: Tensor, attend: Attend) -> Tensor:
+    """``x = norm(x)``, ``alpha x + attention(x)``, then ``x = norm(x)``, ``alpha x + mlp(x)``.
+
+    The norm that ends a post-LN layer stands at the beginning of the next one, as in Megatron and GLM-130B: so the
+    first layer normalises the embeddings, and the final norm ends the last layer.
+    """
+    hidden = layer.input_layernorm(hidden)
+    hidden = layer.post_attention_layernorm(layer.residual(hidden) + layer.drop(attend(hidden)))
+    return layer.residual(hidden) + layer.drop(layer.mlp(hidden))
+
+
+def _parallel(layer: ParallelTransformerLayer, hidden: Tensor, attend: Attend) -> Tensor:
+    """``x + attention(norm(x)) + mlp(norm'(x))``."""
+    attended = layer.drop(attend(layer.input_layernorm(hidden)))
+    return hidden + attended + layer.drop(layer.mlp(layer.post_attention_layernorm(hidden)))
+
+
+_JOINS: Mapping[str, Callable[[ParallelTransformerLayer, Tensor, Attend], Tensor]] = {
+    "pre_ln": _pre_ln,
+    "post_ln": _post_ln,
+    "deepnorm": _post_ln,
+    "parallel": _parallel,
+}
+
+
+class EmbeddingDropout(nn.Module):
+    """The last step before the transformer layers: dropout, and the residual stream's dtype.
 
     Args:
         config: the architecture.
@@ -56,6 +94,25 @@ class PositionEmbedding(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dropout = config.hidden_dropout
+        self.in_fp32 = config.fp32_residual_connection
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """``[S, B, H] -> [S, B, H]``."""
+        embeddings = embeddings.float() if self.in_fp32 else embeddings
+        return F.dropout(embeddings, self.dropout, self.training)
+
+
+class PositionEmbedding(EmbeddingDropout):
+    """Adds a learned vector per position, then does what `EmbeddingDropout` does.
+
+    A layer of its own, so that the word embeddings before it hold nothing but what the output head shares.
+
+    Args:
+        config: the architecture.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
         self.weight = nn.Parameter(torch.empty(config.num_positions, config.hidden_size))
         self.weight.init_std = config.init_method_std  # type: ignore[attr-defined]
 
@@ -70,4 +127,4 @@ class PositionEmbedding(nn.Module):
             vectors = self.weight[: embeddings.shape[0]].unsqueeze(1)
         else:
             vectors = F.embedding(positions.transpose(0, 1), self.weight)
-        return F.dropout(embeddings + vectors, self.dropout, self.training)
+        return super().forward(embeddings + vectors)

@@ -6,6 +6,8 @@ not depend on the layout. The standard deviation that a weight asks for is writt
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,7 +40,10 @@ class ColumnParallelLinear(nn.Module):
         init_std: standard deviation of the initial weights.
         bias: adds a bias, cut as the outputs.
         gather_output: returns the whole output on every rank instead of this rank's slice.
-        kind: what the rows mean; ``qkv_groups`` for a fused query-key-value projection.
+        kind: what the rows mean: ``gated_pair`` for the two matrices of a gated MLP, ``qkv_groups`` for queries, keys
+            and values. See `ShardSpec`.
+        groups: qkv_groups: heads of keys and values.
+        head_rows: qkv_groups: rows of one head.
     """
 
     def __init__(
@@ -51,12 +56,15 @@ class ColumnParallelLinear(nn.Module):
         bias: bool = True,
         gather_output: bool = False,
         kind: ShardKind = "column",
+        groups: int | None = None,
+        head_rows: int | None = None,
     ) -> None:
         super().__init__()
         self.mpu = mpu
         self.gather_output = gather_output
-        self.weight = _parameter(ShardSpec(kind, (output_size, input_size), 0), mpu.tp_size, init_std)
-        self.bias = _parameter(ShardSpec(kind, (output_size,), 0), mpu.tp_size, 0.0) if bias else None
+        spec = ShardSpec(kind, (output_size, input_size), 0, groups=groups, head_rows=head_rows)
+        self.weight = _parameter(spec, mpu.tp_size, init_std)
+        self.bias = _parameter(replace(spec, full_shape=(output_size,)), mpu.tp_size, 0.0) if bias else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[..., input_size] -> [..., output_size/tp]``, or ``[..., output_size]`` with `gather_output`."""
