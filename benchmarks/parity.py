@@ -4,6 +4,7 @@
     python -m benchmarks.parity --full      # every layout with every ZeRO stage and precision that is legal there
     python -m benchmarks.parity --documents # samples with several documents that don't see each other
     python -m benchmarks.parity --models    # models with every option of the architecture
+    python -m benchmarks.parity --sequence  # sequence parallelism
     python -m benchmarks.parity --markdown  # as the table of docs/numerics.md
 
 fp32 rows are compared with plain PyTorch in one process (no DeepSpeed, no micro-batches), bf16 rows with one bf16
@@ -174,6 +175,29 @@ MODEL_SET = (
     ),
 )
 
+_SEQUENCE = ("--sequence-parallel",)
+
+# Sequence parallelism with every kind of norm, bias and position, both engines, every ZeRO stage.
+SEQUENCE_SET = (
+    Case(2, 1, 1, 0, "fp32", True, 4, False, more=_SEQUENCE),
+    Case(2, 1, 1, 1, "fp32", False, 2, True, more=_SEQUENCE),
+    Case(2, 1, 1, 2, "fp32", True, 2, False, more=_SEQUENCE),
+    Case(2, 1, 1, 3, "fp32", False, 4, True, more=_SEQUENCE),
+    Case(2, 2, 1, 1, "fp32", True, 2, True, more=_SEQUENCE),
+    Case(2, 2, 1, 0, "fp32", True, 4, False, more=_SEQUENCE),
+    Case(2, 1, 2, 3, "fp32", True, 2, False, more=_SEQUENCE),
+    Case(4, 1, 1, 2, "fp32", False, 2, True, more=_SEQUENCE),
+    Case(2, 2, 1, 1, "bf16", True, 4, True, more=_SEQUENCE),
+    Case(2, 1, 1, 3, "bf16", False, 2, False, more=_SEQUENCE),
+    Case(2, 2, 1, 1, "fp32", True, 2, True, more=(*DOCUMENT_FLAGS, *_SEQUENCE)),
+    *_rows("Llama 3.1", Case(2, 2, 1, 1, "fp32", False, 2, True, more=_SEQUENCE)),
+    *_rows("Qwen", Case(4, 1, 1, 0, "fp32", False, 4, False, more=_SEQUENCE)),
+    *_rows("BLOOM", Case(2, 1, 1, 3, "fp32", True, 2, True, more=_SEQUENCE)),
+    *_rows("post-LN", Case(2, 2, 1, 1, "fp32", True, 2, False, more=_SEQUENCE)),
+    *_rows("SiLU", Case(2, 2, 1, 1, "bf16", True, 4, True, more=_SEQUENCE)),
+    *_rows("Mistral", Case(2, 1, 1, 1, "fp32", True, 4, False, more=(*DOCUMENT_FLAGS, *_SEQUENCE))),
+)
+
 
 def full_set() -> Iterator[Case]:
     """Every layout with every ZeRO stage and precision that is legal there; the other options take turns."""
@@ -218,6 +242,7 @@ _COLUMNS = ("TP·PP·DP", "ZeRO", "precision", "head", "micro-batch", "recompute
 
 def _markdown_row(case: Case, found: Difference, optimizer: str) -> str:
     model = [name for name, flags in MODELS.items() if case.more[: len(flags)] == flags]
+    model += ["GPT"] if not model and "--sequence-parallel" in case.more else []
     switches = [word for word in case.more if word.removeprefix("--").replace("-", "_") in DOCUMENT_OPTIONS]
     cells = (
         *([model[0] + (", documents" if switches else "")] if model else []),
@@ -241,14 +266,19 @@ def main() -> int:
         "--documents", action="store_true", help="the rows of --reset-position-ids and its like instead"
     )
     parser.add_argument("--models", action="store_true", help="the rows of models with other options instead")
+    parser.add_argument("--sequence", action="store_true", help="the rows of --sequence-parallel instead")
     parser.add_argument("--markdown", action="store_true", help="a table instead of JSON lines")
     options = parser.parse_args()
     if options.markdown:
-        columns = (*(["model"] if options.models else ["switches"] if options.documents else []), *_COLUMNS)
+        columns = (
+            *(["model"] if options.models or options.sequence else ["switches"] if options.documents else []),
+            *_COLUMNS,
+        )
         print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     failed = 0
-    rows = DOCUMENT_SET if options.documents else MODEL_SET if options.models else COVERING_SET
-    for case in full_set() if options.full else rows:
+    rows = {"documents": DOCUMENT_SET, "models": MODEL_SET, "sequence": SEQUENCE_SET}
+    chosen = [rows[name] for name in rows if getattr(options, name)] or [COVERING_SET]
+    for case in full_set() if options.full else chosen[0]:
         found = compare(case)
         passed = within_tolerance(found, case.precision)
         failed += not passed

@@ -243,7 +243,9 @@ class TinyRun:
         device = local_device()
         self.resolved = case.resolve(on_cuda=device.type == "cuda")
         self.run = self.resolved.run
-        self.mpu = ModelParallelUnit.create(case.tp, case.pp, device)
+        self.mpu = ModelParallelUnit.create(
+            case.tp, case.pp, device, sequence_parallel=self.run.parallel.sequence_parallel
+        )
         self._mask_rule = mask_rule
         self._boundaries = DocumentBoundaries.of(self.run.data)
         model = layers(self.run, self.mpu)
@@ -289,6 +291,7 @@ class TinyRun:
             "tp": self.mpu.tp_size,
             "pp": self.mpu.pp_size,
             "dp": self.mpu.dp_size,
+            "sequence_parallel": self.mpu.sequence_parallel,
             "zero": engine.zero_stage,
             "micro_batch_size": deepspeed_engine.train_micro_batch_size_per_gpu(),
             "num_micro_batches": deepspeed_engine.gradient_accumulation_steps(),

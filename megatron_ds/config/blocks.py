@@ -257,6 +257,11 @@ class ParallelConfig(OptionBlock):
     pipeline_model_parallel_size: int = option(
         1, "Pipeline stages (PP).", aliases=("--pipe-parallel-size",), ge=1, le=MOST_RANKS
     )
+    sequence_parallel: bool = option(
+        False,
+        "Cuts activations between tensor-parallel layers along the sequence, over the TP ranks: the same numbers in "
+        "less memory.",
+    )
     zero_stage: Literal[0, 1, 2, 3] | None = option(
         None,
         "DeepSpeed ZeRO stage. Not given: 0 for fp32 without a pipeline, else 1. Stages 2 and 3 need a pipeline size "

@@ -75,6 +75,11 @@ _TABLE: tuple[_Idle, ...] = (
         "with a pipeline of one stage",
     ),
     _Idle(
+        ("parallel.sequence_parallel",),
+        lambda s: bool(s.value("parallel.tensor_model_parallel_size") == 1),
+        "with a tensor-parallel size of 1",
+    ),
+    _Idle(
         ("model.max_position_embeddings",),
         lambda s: bool(s.value("model.position_embedding_type") != "learned_absolute"),
         "without learned positions",

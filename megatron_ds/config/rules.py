@@ -208,6 +208,14 @@ def fp32_residual_is_before_norms(settings: Settings) -> Iterator[Problem]:
         )
 
 
+def tp_divides_sequence(settings: Settings) -> Iterator[Problem]:
+    """With sequence parallelism, tensor-parallel ranks have slices of a sample of the same length."""
+    if settings.value("parallel.sequence_parallel"):
+        yield from _divisible(
+            settings, "model.seq_length", _TP, "with sequence_parallel each rank has as many tokens of a sample"
+        )
+
+
 def stages_have_layers(settings: Settings) -> Iterator[Problem]:
     """Every stage has a layer; uneven stages are legal."""
     layers, stages = settings.value("model.num_layers"), settings.value(_PP)
@@ -371,6 +379,7 @@ RULES: tuple[Rule, ...] = (
     heads_divide_hidden_size,
     tp_divides_heads,
     tp_divides_ffn,
+    tp_divides_sequence,
     groups_divide_heads,
     tp_fits_groups,
     rotated_width_is_even,

@@ -13,7 +13,7 @@ from megatron_ds.models.layer_def import Activations
 from megatron_ds.models.norms import LayerNorm, RMSNorm
 from megatron_ds.models.positions import document_positions
 from megatron_ds.models.transformer import EmbeddingDropout, ParallelTransformerLayer, PositionEmbedding
-from megatron_ds.mpu import VocabParallelEmbedding
+from megatron_ds.mpu import ModelParallelUnit, VocabParallelEmbedding
 
 WithDocuments = tuple[Tensor, Tensor]
 
@@ -50,12 +50,13 @@ class DocumentPositionEmbedding(PositionEmbedding):
 
     Args:
         config: the architecture.
+        mpu: where this rank sits.
         restart: positions count from 0 in each document.
         pass_on: later layers need the document ids.
     """
 
-    def __init__(self, config: ModelConfig, *, restart: bool, pass_on: bool) -> None:
-        super().__init__(config)
+    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit, *, restart: bool, pass_on: bool) -> None:
+        super().__init__(config, mpu)
         self.restart = restart
         self.pass_on = pass_on
 
@@ -71,11 +72,12 @@ class DocumentEmbeddingDropout(EmbeddingDropout):
 
     Args:
         config: the architecture.
+        mpu: where this rank sits.
         pass_on: later layers need the document ids.
     """
 
-    def __init__(self, config: ModelConfig, *, pass_on: bool) -> None:
-        super().__init__(config)
+    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit, *, pass_on: bool) -> None:
+        super().__init__(config, mpu)
         self.pass_on = pass_on
 
     def forward(self, inputs: WithDocuments) -> Activations:  # type: ignore[override]

@@ -80,7 +80,7 @@ def gpt_layers(
     return [
         LayerDef("word_embeddings", VocabParallelEmbedding, lambda: vocabulary(embedding)),
         *([_embed_layernorm(config, mpu, has_documents)] if config.embed_layernorm else []),
-        _positions(config, scheme, reset_position_ids) if has_documents else _plain_positions(config),
+        _positions(config, mpu, scheme, reset_position_ids) if has_documents else _plain_positions(config, mpu),
         *(
             LayerDef(f"layers.{index}", ParallelTransformerLayer, lambda: block(config, mpu, scheme), recompute=True)
             for index in range(config.num_layers)
@@ -90,21 +90,25 @@ def gpt_layers(
     ]
 
 
-def _plain_positions(config: ModelConfig) -> LayerDef:
+def _plain_positions(config: ModelConfig, mpu: ModelParallelUnit) -> LayerDef:
     if config.has_learned_positions:
-        return LayerDef("position_embeddings", PositionEmbedding, lambda: PositionEmbedding(config))
-    return LayerDef("embedding_dropout", EmbeddingDropout, lambda: EmbeddingDropout(config))
+        return LayerDef("position_embeddings", PositionEmbedding, lambda: PositionEmbedding(config, mpu))
+    return LayerDef("embedding_dropout", EmbeddingDropout, lambda: EmbeddingDropout(config, mpu))
 
 
-def _positions(config: ModelConfig, scheme: AttentionScheme, reset_position_ids: bool) -> LayerDef:
+def _positions(
+    config: ModelConfig, mpu: ModelParallelUnit, scheme: AttentionScheme, reset_position_ids: bool
+) -> LayerDef:
     pass_on = scheme.reads_documents
     if config.has_learned_positions:
         return LayerDef(
             "position_embeddings",
             PositionEmbedding,
-            lambda: DocumentPositionEmbedding(config, restart=reset_position_ids, pass_on=pass_on),
+            lambda: DocumentPositionEmbedding(config, mpu, restart=reset_position_ids, pass_on=pass_on),
         )
-    return LayerDef("embedding_dropout", EmbeddingDropout, lambda: DocumentEmbeddingDropout(config, pass_on=pass_on))
+    return LayerDef(
+        "embedding_dropout", EmbeddingDropout, lambda: DocumentEmbeddingDropout(config, mpu, pass_on=pass_on)
+    )
 
 
 def _embed_layernorm(config: ModelConfig, mpu: ModelParallelUnit, has_documents: bool) -> LayerDef:

@@ -19,13 +19,13 @@ class LayerNorm(nn.LayerNorm):
         size: width of the last dimension.
         mpu: where this rank sits.
         sees_own_share: each tensor-parallel rank normalises other numbers, so that the gradients of the weights are
-            sums over those ranks.
+            sums over those ranks. With sequence parallelism always.
     """
 
     def __init__(self, config: ModelConfig, size: int, mpu: ModelParallelUnit, *, sees_own_share: bool = False) -> None:
         super().__init__(size, eps=config.layernorm_epsilon)
         self.mpu = mpu
-        self.sees_own_share = sees_own_share
+        self.sees_own_share = sees_own_share or mpu.sequence_parallel
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[..., size] -> [..., size]``."""
@@ -43,7 +43,7 @@ class RMSNorm(nn.RMSNorm):
     def __init__(self, config: ModelConfig, size: int, mpu: ModelParallelUnit, *, sees_own_share: bool = False) -> None:
         super().__init__(size, eps=config.layernorm_epsilon)
         self.mpu = mpu
-        self.sees_own_share = sees_own_share
+        self.sees_own_share = sees_own_share or mpu.sequence_parallel
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[..., size] -> [..., size]``."""

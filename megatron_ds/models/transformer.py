@@ -13,7 +13,23 @@ from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.models.attention import AttentionScheme, ParallelAttention
 from megatron_ds.models.mlp import ParallelMLP
 from megatron_ds.models.norms import norm_class
-from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.mpu import ModelParallelUnit, shared_weight
+
+
+def residual_dropout(stream: Tensor, share: float, training: bool, mpu: ModelParallelUnit) -> Tensor:
+    """Dropout on the residual stream.
+
+    Args:
+        stream: ``[S, B, H]``, or with sequence parallelism this rank's ``[S/tp, B, H]``.
+        share: of the elements that are dropped.
+        training: whether any are.
+        mpu: where this rank sits.
+    """
+    if mpu.sequence_parallel and training and share > 0:
+        with mpu.rng.fork():
+            return F.dropout(stream, share, training)
+    # The default random stream: ranks that compute the same elements of the residual stream must drop the same ones.
+    return F.dropout(stream, share, training)
 
 
 class ParallelTransformerLayer(nn.Module):
@@ -28,6 +44,7 @@ class ParallelTransformerLayer(nn.Module):
     def __init__(self, config: ModelConfig, mpu: ModelParallelUnit, scheme: AttentionScheme) -> None:
         super().__init__()
         norm = norm_class(config)
+        self.mpu = mpu
         self.dropout = config.hidden_dropout
         self.alpha = config.residual_alpha
         self.join = _JOINS[config.residual_connection]
@@ -42,8 +59,7 @@ class ParallelTransformerLayer(nn.Module):
 
     def drop(self, update: Tensor) -> Tensor:
         """Dropout of what is added to the residual stream."""
-        # The default random stream: every tensor-parallel rank must drop the same elements of the residual stream.
-        return F.dropout(update, self.dropout, self.training)
+        return residual_dropout(update, self.dropout, self.training, self.mpu)
 
     def residual(self, hidden: Tensor) -> Tensor:
         """What the residual stream contributes to a sum: itself, times DeepNorm's alpha."""
@@ -89,17 +105,19 @@ class EmbeddingDropout(nn.Module):
 
     Args:
         config: the architecture.
+        mpu: where this rank sits.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit) -> None:
         super().__init__()
+        self.mpu = mpu
         self.dropout = config.hidden_dropout
         self.in_fp32 = config.fp32_residual_connection
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """``[S, B, H] -> [S, B, H]``."""
         embeddings = embeddings.float() if self.in_fp32 else embeddings
-        return F.dropout(embeddings, self.dropout, self.training)
+        return residual_dropout(embeddings, self.dropout, self.training, self.mpu)
 
 
 class PositionEmbedding(EmbeddingDropout):
@@ -109,10 +127,11 @@ class PositionEmbedding(EmbeddingDropout):
 
     Args:
         config: the architecture.
+        mpu: where this rank sits.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit) -> None:
+        super().__init__(config, mpu)
         self.weight = nn.Parameter(torch.empty(config.num_positions, config.hidden_size))
         self.weight.init_std = config.init_method_std  # type: ignore[attr-defined]
 
@@ -120,11 +139,14 @@ class PositionEmbedding(EmbeddingDropout):
         """``[S, B, H] -> [S, B, H]``.
 
         Args:
-            embeddings: of the tokens.
-            positions: of each token, ``[B, S]``; counted along the whole sample when not given.
+            embeddings: of the tokens; with sequence parallelism of this rank's slice of them.
+            positions: of each token of the whole sample, ``[B, S]``; counted along the sample when not given.
         """
+        length = embeddings.shape[0]
+        first = self.mpu.tp_rank * length if self.mpu.sequence_parallel else 0
+        weight = shared_weight(self.weight, self.mpu)
         if positions is None:
-            vectors = self.weight[: embeddings.shape[0]].unsqueeze(1)
+            vectors = weight[first : first + length].unsqueeze(1)
         else:
-            vectors = F.embedding(positions.transpose(0, 1), self.weight)
+            vectors = F.embedding(positions[:, first : first + length].transpose(0, 1), weight)
         return super().forward(embeddings + vectors)

@@ -2,6 +2,9 @@
 
 Weights are allocated without values: `megatron_ds.models.init` fills them by their canonical names, so that they do
 not depend on the layout. The standard deviation that a weight asks for is written on it as `init_std`.
+
+With sequence parallelism, inputs of column-parallel layers and outputs of row-parallel ones and of the embedding hold
+this rank's slice of the sequence: S below is then S/tp on that side.
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatron_ds.mpu.mappings import (
-    copy_to_tensor_parallel,
+    enter_split_layers,
     gather_from_tensor_parallel,
-    reduce_from_tensor_parallel,
+    leave_split_layers,
     scatter_to_tensor_parallel,
+    shared_weight,
 )
 from megatron_ds.mpu.shard_spec import ShardKind, ShardSpec, set_shard_spec
 from megatron_ds.mpu.unit import ModelParallelUnit
@@ -68,7 +72,7 @@ class ColumnParallelLinear(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[..., input_size] -> [..., output_size/tp]``, or ``[..., output_size]`` with `gather_output`."""
-        output = F.linear(copy_to_tensor_parallel(hidden, self.mpu), self.weight, self.bias)
+        output = F.linear(enter_split_layers(hidden, self.mpu), self.weight, self.bias)
         return gather_from_tensor_parallel(output, self.mpu) if self.gather_output else output
 
 
@@ -105,8 +109,8 @@ class RowParallelLinear(nn.Module):
         if not self.input_is_parallel:
             hidden = scatter_to_tensor_parallel(hidden, self.mpu)
         # Each rank holds a partial sum over its slice of the input; the bias must be added once, after the sum.
-        output = reduce_from_tensor_parallel(F.linear(hidden, self.weight), self.mpu)
-        return output if self.bias is None else output + self.bias
+        output = leave_split_layers(F.linear(hidden, self.weight), self.mpu)
+        return output if self.bias is None else output + shared_weight(self.bias, self.mpu)
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -140,8 +144,8 @@ class VocabParallelEmbedding(nn.Module):
         embeddings = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
         # Exactly one rank has each token's row; the others contribute zeros to the sum.
         embeddings = embeddings.masked_fill(elsewhere.unsqueeze(-1), 0.0)
-        return reduce_from_tensor_parallel(embeddings, self.mpu)
+        return leave_split_layers(embeddings, self.mpu)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """This rank's slice of the scores of all tokens: ``[S, B, H] -> [S, B, V/tp]``."""
-        return F.linear(copy_to_tensor_parallel(hidden, self.mpu), self.weight)
+        return F.linear(enter_split_layers(hidden, self.mpu), self.weight)

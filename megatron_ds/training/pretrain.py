@@ -42,6 +42,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         parallel.pipeline_model_parallel_size,
         joined.device,
         timedelta(minutes=parallel.distributed_timeout_minutes),
+        sequence_parallel=parallel.sequence_parallel,
     )
     datasets = _datasets(run, joined)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)

@@ -398,6 +398,15 @@ def test_offload_that_fits_is_passed_on(tmp_path, stage, param):
     assert resolved(with_json(tmp_path, {"zero_optimization": zero})).deepspeed["zero_optimization"] == zero
 
 
+def test_sequence_parallel_stages_send_whole_slices(tmp_path):
+    flags = ("--sequence-parallel", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2")
+    sent = {"pipe_partitioned": False, "grad_partitioned": False}
+    assert resolved(words(*flags), 4).deepspeed["pipeline"] == sent
+    assert "pipeline" not in resolved(words(*flags[1:]), 4).deepspeed
+    argv = with_json(tmp_path, {"pipeline": {"pipe_partitioned": True}}, *flags)
+    assert "pipe_partitioned can't be with sequence_parallel" in only_problem(argv, 4)
+
+
 def test_fp16_block_carries_our_options():
     argv = words("--fp16", "--initial-loss-scale", "4096", "--hysteresis", "1")
     final = resolve(argv, {"DS_ACCELERATOR": "cuda"}, "x").deepspeed

@@ -57,6 +57,12 @@ BROKEN = {
     "warmup_decay": (["--lr-warmup-iters", "5", "--lr-decay-iters", "4"], {}, 1, ["warm-up of 5", "--lr-decay-iters"]),
     "save_interval": (["--save-interval", "2"], {}, 1, ["save_interval is given and save is not", "--save FOLDER"]),
     "fresh_start": (["--allow-fresh-start"], {}, 1, ["--load FOLDER"]),
+    "seq_15_sequence_parallel": (
+        [TP, "2", "--sequence-parallel"],
+        {"seq_length": "15"},
+        2,
+        ["seq_length 15", "parallel_size 2", "as many tokens", "14 or 16"],
+    ),
     "groups_3_heads_4": (["--num-query-groups", "3"], {}, 1, ["num_attention_heads 4", "num_query_groups 3"]),
     "groups_6_tp_4": (
         [TP, "4", "--num-query-groups", "6"],

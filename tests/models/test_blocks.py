@@ -106,7 +106,7 @@ def test_fp32_residual_connection_keeps_what_bf16_would_round_away() -> None:
     config = _tiny(fp32_residual_connection=True)
     layer = ParallelTransformerLayer(config, MPU, AttentionScheme(config, MPU)).to(torch.bfloat16)
     initialize_weights(layer.named_parameters(), 1234, MPU)
-    stream = EmbeddingDropout(config)(_numbers(4, 1, 32).to(torch.bfloat16))
+    stream = EmbeddingDropout(config, MPU)(_numbers(4, 1, 32).to(torch.bfloat16))
     assert stream.dtype == torch.float32
     assert layer(stream + 1e-4).dtype == torch.float32
     # 1 + 1e-4 is 1 in bf16.
