@@ -19,7 +19,7 @@ def model_flops_per_step(model: ModelConfig, batch_size: int, vocab_size: int) -
 
         B * s * (l * (12*h*d*(n + g) + 6*m*h*f + 12*c*n*d) + 6*h*V)
 
-    where c is s, or the size of a sliding window if that is less. For n = g, nd = h, m = 2, c = s and f = 4h it is
+    where c is s, or the size of a sliding window if that is less. For n = g, n*d = h, m = 2, c = s and f = 4h it is
     ``72*B*s*l*h^2 * (1 + s/(6h) + V/(12lh))``.
 
     Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM"
