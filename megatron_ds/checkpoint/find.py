@@ -175,7 +175,15 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
                 advice="run with the layout that it was saved with: going on at another one is not supported yet",
             )
         )
-    ours, theirs = _model_options(run.model), _model_options(ModelConfig.model_construct(**found.manifest.model))
+    try:
+        saved_model = ModelConfig(**found.manifest.model)
+    except ValueError as error:
+        message = f"the manifest of {found.folder / found.tag} describes no model that this version knows: {error}"
+        return [
+            *problems,
+            Problem(message, advice="load it with the version that saved it, or name another checkpoint"),
+        ]
+    ours, theirs = _model_options(run.model), _model_options(saved_model)
     differing = {
         name: (theirs[name], value)
         for name, value in ours.items()

@@ -152,7 +152,7 @@ def _given_in_vain(settings: Settings, paths: Iterable[str], needed: str, wanted
             yield Problem(
                 f"{name} is given, and {choice.name} is {choice.value}: {name} says how {wanted} works",
                 settings.sources(path, needed),
-                f"give {wanted}, or leave {name} out",
+                f"give {wanted}, or leave {name} out (its default is {all_options()[path].default})",
             )
 
 

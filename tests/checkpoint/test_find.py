@@ -178,6 +178,15 @@ def test_load_of_a_checkpoint_from_before_an_option_has_its_default(tmp_path):
     assert "qk_layernorm" in problems[0].message
 
 
+def test_load_of_a_manifest_with_an_unknown_model_option_is_refused(tmp_path):
+    run = _run()
+    _save(tmp_path, run)
+    _change_manifest(tmp_path, model={**run.model.model_dump(), "spirals": 3})
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path)), {})
+    assert "describes no model that this version knows" in problems[0].message
+    assert "spirals" in problems[0].message
+
+
 def test_load_of_a_model_without_learned_positions_goes_on_with_another_length(tmp_path):
     _save(tmp_path, _run("--position-embedding-type", "rope"))
     flags = ("--position-embedding-type", "rope", "--seq-length", "32")
