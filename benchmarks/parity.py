@@ -168,6 +168,18 @@ MODEL_SET = (
         Case(1, 2, 1, 1, "fp32", False, 2, False, more=DOCUMENT_FLAGS),
     ),
     *_rows(
+        "prefix-LM",
+        Case(2, 2, 1, 1, "fp32", True, 2, True),
+        Case(1, 1, 2, 3, "fp32", False, 1, False),
+        Case(2, 1, 1, 1, "bf16", True, 4, False),
+    ),
+    *_rows(
+        "prefix-LM, ALiBi",
+        Case(2, 2, 1, 0, "fp32", True, 2, False),
+        Case(2, 1, 1, 2, "fp32", True, 4, True),
+        Case(1, 2, 1, 1, "bf16", True, 1, False),
+    ),
+    *_rows(
         "SiLU",
         Case(2, 2, 1, 1, "bf16", True, 2, True),
         Case(2, 1, 1, 3, "bf16", True, 4, False),

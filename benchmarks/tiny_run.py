@@ -34,6 +34,7 @@ from megatron_ds.models import (
 )
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.optim.schedule import LearningRateSchedule
+from megatron_ds.training.batches import with_prefixes
 
 Precision = Literal["fp32", "bf16", "fp16"]
 MaskRule = Callable[[int, int, int], Tensor]
@@ -80,6 +81,8 @@ MODELS: Mapping[str, tuple[str, ...]] = {
         *("--position-embedding-type", "alibi", "--window-size", "7", "--num-query-groups", "2"),
         *("--normalization", "RMSNorm", "--embed-layernorm", "--activation", "liglu"),
     ),
+    "prefix-LM": ("--position-embedding-type", "rope", "--prefix-lm", "--num-query-groups", "2"),
+    "prefix-LM, ALiBi": ("--position-embedding-type", "alibi", "--prefix-lm"),
     "SiLU": ("--activation", "silu", "--num-query-groups", "1", "--parallel-residual", "--fp32-residual-connection"),
 }
 
@@ -206,6 +209,14 @@ def global_batch(
     return replace(batch, loss_mask=batch.loss_mask * mask_rule(step, samples, SEQ_LENGTH))
 
 
+def batch_of_run(run: RunConfig, step: int, samples: int, mask_rule: MaskRule) -> Batch:
+    """The global batch number `step` as a run with these options gets it."""
+    whole = global_batch(step, samples, mask_rule, DocumentBoundaries.of(run.data))
+    if not run.model.prefix_lm:
+        return whole
+    return with_prefixes(whole, range(step * samples, (step + 1) * samples), run.training.seed)
+
+
 def gpt_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
     """The layers that a user with this run gets."""
     data = run.data
@@ -247,7 +258,6 @@ class TinyRun:
             case.tp, case.pp, device, sequence_parallel=self.run.parallel.sequence_parallel
         )
         self._mask_rule = mask_rule
-        self._boundaries = DocumentBoundaries.of(self.run.data)
         model = layers(self.run, self.mpu)
         schedule = LearningRateSchedule.from_config(self.run.optimizer, self.run.training.train_iters)
         loss = loss or GptLoss(self.run.model, self.mpu)
@@ -258,7 +268,7 @@ class TinyRun:
     def batches(self, step: int, micro_batch_size: int | None = None) -> list[Batch]:
         """This rank's micro-batches of the global batch number `step`, cut as the data loader cuts them."""
         size = micro_batch_size or self.case.micro_batch_size
-        whole = global_batch(step, self.case.global_batch_size, self._mask_rule, self._boundaries)
+        whole = batch_of_run(self.run, step, self.case.global_batch_size, self._mask_rule)
         starts = range(self.mpu.dp_rank * size, self.case.global_batch_size, self.mpu.dp_size * size)
         return [
             Batch(**{name: None if part is None else part[start : start + size] for name, part in vars(whole).items()})
@@ -392,7 +402,7 @@ def run_plain_pytorch(
     )
 
     def mean_loss(step: int) -> Tensor:
-        batch = global_batch(step, case.global_batch_size, mask_rule, DocumentBoundaries.of(run.data)).to(device)
+        batch = batch_of_run(run, step, case.global_batch_size, mask_rule).to(device)
         logits = model(batch.inputs).transpose(0, 1)[..., :VOCAB_SIZE]
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         mask = batch.loss_mask.flatten()

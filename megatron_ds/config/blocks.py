@@ -88,6 +88,11 @@ class ModelConfig(OptionBlock):
         ge=1,
         le=_WIDEST,
     )
+    prefix_lm: bool = option(
+        False,
+        "Prefix-LM: the first tokens of each sample, a number drawn from the seed and the sample's number, see each "
+        "other in both directions; what is predicted inside of them does not count in the loss.",
+    )
     normalization: Literal["LayerNorm", "RMSNorm"] = option(
         "LayerNorm",
         "Kind of the norms; RMSNorm has no bias and takes no mean off.",

@@ -216,6 +216,18 @@ def tp_divides_sequence(settings: Settings) -> Iterator[Problem]:
         )
 
 
+def prefix_has_the_sample_to_itself(settings: Settings) -> Iterator[Problem]:
+    """A prefix is the beginning of a whole sample, all of it seen."""
+    for path in ("data.reset_position_ids", "data.reset_attention_mask", "model.window_size"):
+        if settings.value("model.prefix_lm") and settings.value(path):
+            name = settings.source(path).name
+            yield Problem(
+                f"prefix_lm can't be with {name}: a prefix is the beginning of a whole sample, and all of it is seen",
+                settings.sources("model.prefix_lm", path),
+                f"leave --prefix-lm or --{name.replace('_', '-')} out",
+            )
+
+
 def stages_have_layers(settings: Settings) -> Iterator[Problem]:
     """Every stage has a layer; uneven stages are legal."""
     layers, stages = settings.value("model.num_layers"), settings.value(_PP)
@@ -387,6 +399,7 @@ RULES: tuple[Rule, ...] = (
     rope_scaling_options_have_scaling,
     one_rope_scaling,
     rope_scaling_factors_are_ordered,
+    prefix_has_the_sample_to_itself,
     deepnorm_options_have_deepnorm,
     fp32_residual_is_before_norms,
     stages_have_layers,

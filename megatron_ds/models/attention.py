@@ -52,8 +52,8 @@ class AttentionScheme:
 
     @property
     def reads_documents(self) -> bool:
-        """Whether layers need the ids of documents."""
-        return self.restarts_angles or self.separates_documents
+        """Whether layers need the ids of documents, or of a prefix and the rest."""
+        return self.restarts_angles or self.separates_documents or self.config.prefix_lm
 
     def angles(self, query: Tensor, document_ids: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cosines and sines of rotary embeddings, each fp32 ``[1 or B, 1, S, R/2]``.
@@ -77,12 +77,14 @@ class AttentionScheme:
 
         Args:
             query: ``[B, N/tp, S, D]``, for length, dtype and device.
-            document_ids: ``[B, S]``, or None where there are none.
+            document_ids: ``[B, S]``, or None where there are none; of a prefix-LM 0 in the prefix.
 
         Returns:
             None where all tokens before a token count alike; else bool (true: counts) or, with ALiBi, numbers in
             the query's dtype, ``[1 or B, 1 or N/tp, S, S]``.
         """
+        if self.config.prefix_lm and document_ids is not None:
+            return self._prefix_mask(query, document_ids)
         mask = self._mask_of_length(query)
         if not self.separates_documents or document_ids is None:
             return mask
@@ -102,14 +104,25 @@ class AttentionScheme:
         return self._mask
 
     def _new_mask(self, sequence: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        places = torch.arange(sequence, device=device)
-        distance = places.unsqueeze(1) - places
+        distance = _distances(sequence, device)
         counts = (distance >= 0) & (distance < (self.config.window_size or sequence))
-        if not self.has_alibi:
-            return counts[None, None]
-        slopes = alibi_slopes(self.config.num_attention_heads)[self._heads].to(device)
-        bias = -slopes[:, None, None] * distance
-        return bias.masked_fill(~counts, -torch.inf).to(dtype).unsqueeze(0)
+        return self._bias(distance, dtype).masked_fill(~counts, -torch.inf) if self.has_alibi else counts[None, None]
+
+    def _prefix_mask(self, query: Tensor, prefix_ids: Tensor) -> Tensor:
+        distance = _distances(query.shape[2], query.device)
+        counts = (distance >= 0) | (prefix_ids == 0)[:, None, None]
+        return self._bias(distance, query.dtype).masked_fill(~counts, -torch.inf) if self.has_alibi else counts
+
+    def _bias(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
+        """ALiBi's part of the scores, ``[1, N/tp, S, S]``, whether they count or not."""
+        slopes = alibi_slopes(self.config.num_attention_heads)[self._heads].to(distance.device)
+        return (-slopes[:, None, None] * distance.abs()).to(dtype).unsqueeze(0)
+
+
+def _distances(sequence: int, device: torch.device) -> Tensor:
+    """How many tokens a key lies before a query, ``[S, S]``."""
+    places = torch.arange(sequence, device=device)
+    return places.unsqueeze(1) - places
 
 
 class ParallelAttention(nn.Module):

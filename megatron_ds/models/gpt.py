@@ -45,8 +45,8 @@ def gpt_layers(
 ) -> list[LayerDef]:
     """The layers of a GPT, from tokens ``[B, S]`` to logits ``[S, B, V/tp]``.
 
-    With one of the switches on, the first layer takes tokens and document ids (``[B, S]`` each) instead. The weights
-    and their names are the same.
+    With one of the switches on, the first layer takes tokens and document ids (``[B, S]`` each) instead; a prefix-LM
+    tokens and ids that are 0 in the prefix and 1 after it. The weights and their names are the same.
 
     Args:
         config: the architecture, with its vocabulary size known.
@@ -61,7 +61,7 @@ def gpt_layers(
         return module_type(vocab_size, padded_vocab_size, config.hidden_size, mpu, init_std=config.init_method_std)
 
     # A layer's `module_type` stays the plain class: how a pipeline deals layers to stages does not depend on a switch.
-    has_documents = reset_position_ids or reset_attention_mask
+    has_documents = reset_position_ids or reset_attention_mask or config.prefix_lm
     scheme = AttentionScheme(
         config, mpu, reset_position_ids=reset_position_ids, reset_attention_mask=reset_attention_mask
     )

@@ -63,6 +63,13 @@ BROKEN = {
         2,
         ["seq_length 15", "parallel_size 2", "as many tokens", "14 or 16"],
     ),
+    "prefix_and_documents": (
+        ["--prefix-lm", "--eod-id", "0", "--reset-attention-mask"],
+        {},
+        1,
+        ["prefix_lm can't be with reset_attention_mask", "--prefix-lm or --reset-attention-mask"],
+    ),
+    "prefix_and_window": (["--prefix-lm", "--window-size", "4"], {}, 1, ["prefix_lm can't be with window_size"]),
     "groups_3_heads_4": (["--num-query-groups", "3"], {}, 1, ["num_attention_heads 4", "num_query_groups 3"]),
     "groups_6_tp_4": (
         [TP, "4", "--num-query-groups", "6"],

@@ -111,8 +111,14 @@ def test_gradients_of_shared_heads_and_their_norms_are_those_of_one_process(mode
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [Case(2, 2, zero=1, tied=False, micro_batch_size=2, dropout=0.1, recompute=True)])
-def test_resumed_llama_is_the_straight_run(case: Case, tmp_path: Path) -> None:
-    comparison = compare_resumed(replace(case, more=MODELS["Llama 3.1"]), tmp_path, (5,))
+@pytest.mark.parametrize(
+    ("model", "case"),
+    [
+        ("Llama 3.1", Case(2, 2, zero=1, tied=False, micro_batch_size=2, dropout=0.1, recompute=True)),
+        ("prefix-LM", Case(1, 2, zero=1, micro_batch_size=2, dropout=0.1)),
+    ],
+)
+def test_resumed_run_is_the_straight_run(model: str, case: Case, tmp_path: Path) -> None:
+    comparison = compare_resumed(replace(case, more=MODELS[model]), tmp_path, (5,))
     assert comparison.differences() == []
     assert list(comparison.resumed[5][0].losses) == list(range(6, STEPS + 1))

@@ -130,6 +130,42 @@ def test_mask_is_that_of_a_loop(tp_rank: int, window: int | None, alibi: bool, d
                         assert found == -math.inf
 
 
+@pytest.mark.parametrize("alibi", [False, True])
+def test_mask_of_a_prefix_is_that_of_a_loop(alibi: bool) -> None:
+    config = _tiny(position_embedding_type="alibi" if alibi else "rope", prefix_lm=True)
+    scheme = AttentionScheme(config, ModelParallelUnit.offline())
+    ids = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]], dtype=torch.int32)
+    mask = scheme.mask(torch.zeros(2, 4, 5, 8), ids)
+    assert mask is not None
+    for sample, prefix in enumerate((3, 0)):
+        for head in range(4):
+            for query in range(5):
+                for key in range(5):
+                    counts = key <= query or key < prefix
+                    found = mask.expand(2, 4, 5, 5)[sample, head, query, key].item()
+                    if not alibi:
+                        assert found is counts
+                    elif counts:
+                        assert found == pytest.approx(-abs(query - key) / 4 ** (head + 1), rel=1e-6)
+                    else:
+                        assert found == -math.inf
+
+
+def test_prefix_sees_itself_in_both_directions_and_nothing_after_it() -> None:
+    mpu = ModelParallelUnit.offline()
+    model = SequentialModel(gpt_layers(_tiny(prefix_lm=True, init_method_std=0.2), mpu))
+    initialize_weights(model.named_parameters(), 1234, mpu)
+    tokens = torch.randint(0, 61, (1, 16), generator=torch.Generator().manual_seed(0))
+    ids = (torch.arange(16) >= 6).int().unsqueeze(0)
+    before = model((tokens, ids)).detach()
+    for changed, first in ((5, 0), (9, 9)):
+        other = tokens.clone()
+        other[0, changed] = (other[0, changed] + 1) % 61
+        moved = (model((other, ids)).detach() - before).abs().amax((1, 2))
+        assert float(moved[:first].sum()) == 0 or first == 0
+        assert float(moved[first:].min()) > 1e-6
+
+
 def test_mask_is_worked_out_once_for_all_layers_and_anew_for_another_length() -> None:
     scheme = AttentionScheme(_tiny(position_embedding_type="alibi"), ModelParallelUnit.offline())
     first = scheme.mask(torch.zeros(1, 4, 16, 8), None)
