@@ -203,6 +203,7 @@ def test_auto_that_nothing_fills_is_listed(tmp_path):
         ({"gradient_cliping": 1}, ["unknown key gradient_cliping", "gradient_clipping"]),
         ({"zero_optimisation": {}}, ["zero_optimisation", "zero_optimization"]),
         ({"stage": 1}, ["unknown key stage", "its place is zero_optimization.stage"]),
+        ({"megatron_ds": {"model": {"swiglu": True}}}, ["unknown key", 'in a JSON it is "activation": "swiglu"']),
         ({"num_layers": 1}, ["its place is megatron_ds.model.num_layers"]),
         ({"megatrn_ds": {}}, ["did you mean megatron_ds?"]),
         ({"zero_optimization": {"overlap_com": True}}, ["zero_optimization.overlap_com", "overlap_comm"]),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from megatron_ds.config.blocks import ModelConfig
@@ -222,3 +223,30 @@ def test_names_of_a_model_with_every_norm_and_no_positions() -> None:
     assert "layers.0.attention.q_layernorm.weight" in names
     assert "layers.0.attention.k_layernorm.bias" in names
     assert not any("position" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("changes", "causal", "has_mask", "kv_heads"),
+    [
+        ({}, True, False, 4),
+        ({"position_embedding_type": "rope", "normalization": "RMSNorm", "num_query_groups": 2}, True, False, 2),
+        ({"position_embedding_type": "alibi"}, False, True, 4),
+        # Kernels that take a mask want as many heads of keys as of queries.
+        ({"window_size": 3, "num_query_groups": 2}, False, True, 4),
+    ],
+)
+def test_attention_without_need_for_a_mask_has_none(
+    changes: dict[str, object], causal: bool, has_mask: bool, kv_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = _tiny(**changes)
+    layer = ParallelTransformerLayer(config, MPU, AttentionScheme(config, MPU))
+    initialize_weights(layer.named_parameters(), 1234, MPU)
+    attend, seen = F.scaled_dot_product_attention, []
+
+    def recorded(query: Tensor, key: Tensor, value: Tensor, **options: object) -> Tensor:
+        seen.append((options.get("is_causal"), options.get("attn_mask") is not None, key.shape[1], value.shape[1]))
+        return attend(query, key, value, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
+    layer(_numbers(16, 2, 32))
+    assert seen == [(causal, has_mask, kv_heads, kv_heads)]
