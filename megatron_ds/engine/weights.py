@@ -48,8 +48,10 @@ def replicas_differ(engine: TrainEngine, mpu: ModelParallelUnit) -> list[str]:
     different = []
     for name, parameter in engine.named_parameters():
         if shard_spec(parameter).dim is None and mpu.tp_size > 1:
-            copies = [torch.empty_like(parameter.data) for _ in range(mpu.tp_size)]
-            dist.all_gather(copies, parameter.data.contiguous(), group=mpu.tp_group)
+            partitioned = [parameter] if hasattr(parameter, "ds_id") else []
+            with deepspeed.zero.GatheredParameters(partitioned):
+                copies = [torch.empty_like(parameter.data) for _ in range(mpu.tp_size)]
+                dist.all_gather(copies, parameter.data.contiguous(), group=mpu.tp_group)
             if not all(torch.equal(copy, copies[0]) for copy in copies):
                 different.append(name)
     return different

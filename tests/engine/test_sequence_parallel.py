@@ -1,4 +1,4 @@
-"""Sequence parallelism: the same numbers and gradients, masks of its own, slices between layers (P3, P4, P15, P17)."""
+"""Sequence parallelism: the same numbers and gradients, masks of its own, slices between layers (P4, P15, P17)."""
 
 from __future__ import annotations
 
