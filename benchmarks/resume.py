@@ -27,8 +27,9 @@ import torch.distributed as dist
 from benchmarks.tiny_run import Case, TinyRun
 from megatron_ds.checkpoint import find_checkpoint
 from megatron_ds.data import TrainingOrder, build_gpt_datasets, samples_needed
-from megatron_ds.data.batch import Batch, batch_hash
+from megatron_ds.data.batch import Batch
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
+from megatron_ds.data.samples import batch_hash
 from megatron_ds.models import gpt_layers, whole_model_specs
 from megatron_ds.training.batches import rank_batches
 from megatron_ds.training.evaluation import mean_loss

@@ -6,13 +6,33 @@ import sys
 from collections.abc import Callable, Sequence
 
 import megatron_ds
-from megatron_ds.cli import merge_data, preprocess
 from megatron_ds.cli.errors import run_or_exit
 from megatron_ds.utils.logging import set_up_logging
 
+
+# Each command imports what it needs when it runs: tools that take half a second should not wait for others' modules.
+def _preprocess(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import preprocess
+
+    preprocess.main(argv)
+
+
+def _merge_data(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import merge_data
+
+    merge_data.main(argv)
+
+
+def _data(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import data_tools
+
+    data_tools.main(argv)
+
+
 _COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
-    "preprocess": (preprocess.main, "turn texts into token files for training"),
-    "merge-data": (merge_data.main, "join token files into one pair"),
+    "preprocess": (_preprocess, "turn texts into token files for training"),
+    "merge-data": (_merge_data, "join token files into one pair"),
+    "data": (_data, "inspect token files, show a step's samples, build sample indices"),
 }
 
 

@@ -8,6 +8,14 @@ from pathlib import Path
 
 from megatron_ds.cli.token_files import named_io_errors
 from megatron_ds.data.indexed_dataset import IndexedDataset, IndexedDatasetBuilder, bin_path
+from megatron_ds.data.token_info import (
+    TokenInfo,
+    info_path,
+    merge_token_infos,
+    read_token_info,
+    remove_token_info,
+    write_token_info,
+)
 from megatron_ds.errors import ConfigError, DataError, MegatronDsError, Problem
 from megatron_ds.utils.logging import logger
 
@@ -15,14 +23,16 @@ from megatron_ds.utils.logging import logger
 def main(argv: Sequence[str]) -> None:
     """Writes one ``.bin``/``.idx`` pair with the documents of all inputs, in the order given.
 
-    The result has the bytes that preprocessing the concatenated texts would have written.
+    The result has the bytes that preprocessing the concatenated texts would have written, in the ``.json`` beside it
+    too. That is written when all inputs have one.
 
     Args:
         argv: the command line after ``megatron-ds merge-data``.
 
     Raises:
         ConfigError: an option is wrong.
-        DataError: an input is missing or broken, the dtypes differ, or the disk is full. Nothing stays behind.
+        DataError: an input is missing or broken, they were made with different tokenizers or options, the dtypes
+            differ, or the disk is full. Nothing stays behind.
     """
     parser = argparse.ArgumentParser("megatron-ds merge-data", description="Joins token files, in the order given.")
     parser.add_argument("--input", nargs="+", required=True, metavar="PREFIX", help="paths without .bin and .idx")
@@ -31,10 +41,15 @@ def main(argv: Sequence[str]) -> None:
     _check_output(arguments.input, arguments.output_prefix)
     with named_io_errors(arguments.output_prefix):
         inputs = _open_all(arguments.input)
+        info = merge_token_infos(_read_infos(inputs))
         _check_dtypes(inputs)
         with IndexedDatasetBuilder(arguments.output_prefix, inputs[0].dtype) as builder:
             for indexed in inputs:
                 builder.add_dataset(indexed)
+            builder.prepare()
+            remove_token_info(builder.prefix)
+        if info is not None:
+            write_token_info(builder.prefix, info)
     logger.info(
         "%s: %d documents, %d tokens of %s", builder.prefix, builder.num_documents, builder.num_tokens, builder.dtype
     )
@@ -70,6 +85,24 @@ def _open_all(prefixes: Sequence[str]) -> list[IndexedDataset]:
     if problems:
         raise DataError(problems)
     return [opened[prefix] for prefix in prefixes]
+
+
+def _read_infos(inputs: Sequence[IndexedDataset]) -> list[tuple[str, TokenInfo | None]]:
+    infos = [(indexed.prefix, read_token_info(indexed.prefix)) for indexed in inputs]
+    for indexed, (prefix, info) in zip(inputs, infos, strict=True):
+        if info is not None and (info.documents, info.tokens) != (indexed.num_documents, indexed.num_tokens):
+            found = f"says {info.documents} documents and {info.tokens} tokens"
+            has = f"{prefix}.bin and .idx have {indexed.num_documents} and {indexed.num_tokens}"
+            raise DataError(
+                Problem(
+                    f"{info_path(prefix)} {found}, {has}",
+                    advice="remove the .json if another tool wrote the two files, or preprocess the data again",
+                )
+            )
+    unknown = [prefix for prefix, info in infos if info is None]
+    if unknown and len(unknown) < len(infos):
+        logger.warning("%s has no .json that names its tokenizer, so the merged files have none", unknown[0])
+    return infos
 
 
 def _check_dtypes(inputs: Sequence[IndexedDataset]) -> None:

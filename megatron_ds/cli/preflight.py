@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config import ResolvedRun, collect
-from megatron_ds.data import check_data, samples_needed
+from megatron_ds.config.rules import too_little_padding
+from megatron_ds.data import check_data, samples_needed, tokenizer_notes
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.training.monitors import monitor_problems
@@ -33,13 +35,15 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     problems = [*check_versions(), *launch_problems(environ), *problems]
     if resolved is None:
         raise ConfigError(problems)
-    resolved, tokenizer_problems = _with_tokenizer(resolved)
+    resolved, fingerprint, tokenizer_problems = _with_tokenizer(resolved)
     run = resolved.run
     problems += tokenizer_problems
     data_problems = check_data(
         run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
     )
     problems += data_problems
+    if fingerprint is not None and not data_problems:
+        resolved = replace(resolved, notes=(*resolved.notes, *tokenizer_notes(run.data, fingerprint)))
     problems += monitor_problems(run.logging, resolved.origins)
     found, load_problems = checkpoint_problems(run, resolved.origins)
     problems += load_problems
@@ -50,18 +54,22 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     return resolved, found
 
 
-def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem]]:
-    """Takes from the tokenizer what the run needs to know of it; without one it has to be given."""
+def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, str | None, list[Problem]]:
+    """Takes from the tokenizer what the run needs to know of it; without one it has to be given.
+
+    Returns:
+        The run, the tokenizer's fingerprint if there is one, and the problems.
+    """
     run = resolved.run
     tokenizer: Tokenizer | None = None
     if run.data.tokenizer_type is not None:
         try:
             tokenizer = build_tokenizer(run.data, vocab_size=run.model.vocab_size)
         except MegatronDsError as error:
-            return resolved, list(error.problems)
+            return resolved, None, list(error.problems)
     resolved, vocabulary_problems = _with_vocabulary(resolved, tokenizer)
     resolved, eod_problems = _with_eod(resolved, tokenizer)
-    return resolved, vocabulary_problems + eod_problems
+    return resolved, tokenizer.fingerprint if tokenizer else None, vocabulary_problems + eod_problems
 
 
 def _with_vocabulary(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> tuple[ResolvedRun, list[Problem]]:
@@ -74,7 +82,7 @@ def _with_vocabulary(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> tupl
         return resolved, [Problem("the vocabulary size is not known: no tokenizer is given", advice=advice)]
     size = tokenizer.vocab_size
     if given is None:
-        return resolved.with_vocab_size(size), []
+        return resolved.with_vocab_size(size), _padding_problems(resolved, size)
     if given < size:
         source = Source("vocab_size", str(given), resolved.origins["model.vocab_size"])
         message = f"vocab_size {given} is smaller than the tokenizer's vocabulary of {size} ids"
@@ -111,3 +119,12 @@ def _no_eod(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> Problem:
         tuple(Source(name, "true", resolved.origins[f"data.{name}"]) for name in names),
         "give --eod-id when the data has one, or leave these options out",
     )
+
+
+def _padding_problems(resolved: ResolvedRun, vocab_size: int) -> list[Problem]:
+    """Whether a given padded size holds the tokenizer's vocabulary; a given vocabulary size was compared before."""
+    padded = resolved.run.model.pad_vocab_size_to
+    if padded is None or padded >= vocab_size:
+        return []
+    source = Source("pad_vocab_size_to", str(padded), resolved.origins["model.pad_vocab_size_to"])
+    return [too_little_padding(vocab_size, source)]

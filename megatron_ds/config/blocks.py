@@ -146,6 +146,13 @@ class ModelConfig(OptionBlock):
         ge=1,
         le=10**6,
     )
+    pad_vocab_size_to: int | None = option(
+        None,
+        "The vocabulary is padded to this size, whatever the tensor-parallel size, instead of a multiple of "
+        "make_vocab_size_divisible_by x that size.",
+        ge=1,
+        le=2**31 - 1,
+    )
     untie_embeddings_and_output_weights: bool = option(
         False, "Gives the output head its own weights instead of the word embeddings'."
     )
@@ -234,8 +241,10 @@ class ModelConfig(OptionBlock):
         return std / math.sqrt(2 * self.num_layers) if self.use_scaled_init_method else std
 
     def padded_vocab_size(self, tp_size: int) -> int:
-        """The vocabulary size rounded up to a multiple of ``make_vocab_size_divisible_by`` x `tp_size`."""
+        """``pad_vocab_size_to``; else the next multiple of ``make_vocab_size_divisible_by`` x `tp_size`."""
         assert self.vocab_size is not None, "the vocabulary size is resolved before a model is built"
+        if self.pad_vocab_size_to is not None:
+            return self.pad_vocab_size_to
         multiple = self.make_vocab_size_divisible_by * tp_size
         return (self.vocab_size + multiple - 1) // multiple * multiple
 
@@ -315,7 +324,16 @@ class DataConfig(OptionBlock):
     )
     num_workers: int = option(0, "Background processes of the data loader.", ge=0, le=1024)
     tokenizer_type: (
-        Literal["HFTokenizer", "GPT2BPETokenizer", "SentencePieceTokenizer", "ByteTokenizer", "NullTokenizer"] | None
+        Literal[
+            "HFTokenizer",
+            "GPT2BPETokenizer",
+            "SentencePieceTokenizer",
+            "BertWordPieceLowerCase",
+            "BertWordPieceCase",
+            "ByteTokenizer",
+            "NullTokenizer",
+        ]
+        | None
     ) = option(
         None,
         "Kind of tokenizer. `PretrainedFromHF` and `GPTSentencePieceTokenizer` are accepted as older names.",
@@ -325,7 +343,7 @@ class DataConfig(OptionBlock):
         None, "HFTokenizer: a folder, a tokenizer.json, or a hub name.", aliases=("--tokenizer-name",)
     )
     tokenizer_model: str | None = option(None, "SentencePieceTokenizer: the .model file.")
-    vocab_file: str | None = option(None, "GPT2BPETokenizer: vocab.json.")
+    vocab_file: str | None = option(None, "GPT2BPETokenizer: vocab.json. BertWordPieceLowerCase, …Case: vocab.txt.")
     merge_file: str | None = option(None, "GPT2BPETokenizer: merges.txt.", aliases=("--merges-file",))
     eod_id: int | None = option(
         None,
@@ -343,6 +361,14 @@ class DataConfig(OptionBlock):
     def document_options(self) -> tuple[str, ...]:
         """Names of the switches that are on and have to know where documents end."""
         return tuple(name for name in DOCUMENT_OPTIONS if getattr(self, name))
+
+    vocab_extra_ids: int = option(
+        0,
+        "Sentinels `<extra_id_0>` … for T5 that the tokenizer has, each with an id of its own; those that are not in "
+        "its vocabulary come after it.",
+        ge=0,
+        le=10**5,
+    )
 
 
 class TrainingConfig(OptionBlock):

@@ -33,12 +33,12 @@ _DYNAMIC_SCALE = tuple(
 _OWN_PATHS = tuple(
     f"data.{split}_{kind}" for split in ("train", "valid", "test") for kind in ("data_path", "weighted_split_paths")
 )
-# The one tokenizer type that reads each of these.
-_READER: Mapping[str, str] = {
-    "data.tokenizer_name_or_path": "HFTokenizer",
-    "data.vocab_file": "GPT2BPETokenizer",
-    "data.merge_file": "GPT2BPETokenizer",
-    "data.tokenizer_model": "SentencePieceTokenizer",
+# The tokenizer types that read each of these.
+_READERS: Mapping[str, tuple[str, ...]] = {
+    "data.tokenizer_name_or_path": ("HFTokenizer",),
+    "data.vocab_file": ("GPT2BPETokenizer", "BertWordPieceLowerCase", "BertWordPieceCase"),
+    "data.merge_file": ("GPT2BPETokenizer",),
+    "data.tokenizer_model": ("SentencePieceTokenizer",),
 }
 
 
@@ -46,9 +46,14 @@ def _is_constant(settings: Settings) -> bool:
     return bool(settings.value("optimizer.lr_decay_style") == "constant")
 
 
-def _is_other_tokenizer(reader: str) -> Callable[[Settings], bool]:
+def _is_other_tokenizer(readers: tuple[str, ...]) -> Callable[[Settings], bool]:
     # Without a type the run is refused later, for that.
-    return lambda settings: settings.value("data.tokenizer_type") not in (None, reader)
+    return lambda settings: settings.value("data.tokenizer_type") not in (None, *readers)
+
+
+def _only(readers: tuple[str, ...]) -> str:
+    *others, last = readers
+    return f"only {', '.join(others)} and {last} read it" if others else f"only {last} reads it"
 
 
 def _own_paths(settings: Settings) -> list[str]:
@@ -119,8 +124,8 @@ _TABLE: tuple[_Idle, ...] = (
     _Idle(("data.split",), lambda s: bool(_own_paths(s)), "without data_path: other options say what is training data"),
     _Idle(("checkpoint.allow_data_change",), lambda s: s.value("checkpoint.load") is None, "without load"),
     *(
-        _Idle((path,), _is_other_tokenizer(reader), f"with this tokenizer_type: only {reader} reads it")
-        for path, reader in _READER.items()
+        _Idle((path,), _is_other_tokenizer(readers), f"with this tokenizer_type: {_only(readers)}")
+        for path, readers in _READERS.items()
     ),
 )
 

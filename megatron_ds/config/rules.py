@@ -228,6 +228,37 @@ def prefix_has_the_sample_to_itself(settings: Settings) -> Iterator[Problem]:
             )
 
 
+def padded_vocabulary_is_shared_evenly(settings: Settings) -> Iterator[Problem]:
+    """A given padded size is cut evenly; a divisor that somebody asked for divides it too, as in BLOOM's fork."""
+    path, divisor = "model.pad_vocab_size_to", "model.make_vocab_size_divisible_by"
+    yield from _divisible(settings, path, _TP, "each tensor-parallel rank has the same number of rows")
+    # The default of the divisor is nobody's wish.
+    if divisor in settings:
+        yield from _divisible(settings, path, divisor, "that is what the second option asks for")
+
+
+def padded_vocabulary_holds_all_ids(settings: Settings) -> Iterator[Problem]:
+    """Padding adds rows. A vocabulary whose size the tokenizer says is compared when that is known."""
+    size, padded = settings.value("model.vocab_size"), settings.value("model.pad_vocab_size_to")
+    if size and padded and padded < size:
+        yield too_little_padding(size, settings.source("model.pad_vocab_size_to"), settings.sources("model.vocab_size"))
+
+
+def too_little_padding(vocab_size: int, padded: Source, sources: tuple[Source, ...] = ()) -> Problem:
+    """The problem of a padded size that is less than the vocabulary.
+
+    Args:
+        vocab_size: number of ids in use.
+        padded: the value of ``pad_vocab_size_to``.
+        sources: where the vocabulary size comes from, if an option says it.
+    """
+    return Problem(
+        f"pad_vocab_size_to {padded.value} is less than the vocabulary of {vocab_size} ids",
+        (padded, *sources),
+        f"use {vocab_size} or more, or leave pad_vocab_size_to out",
+    )
+
+
 def stages_have_layers(settings: Settings) -> Iterator[Problem]:
     """Every stage has a layer; uneven stages are legal."""
     layers, stages = settings.value("model.num_layers"), settings.value(_PP)
@@ -402,6 +433,8 @@ RULES: tuple[Rule, ...] = (
     prefix_has_the_sample_to_itself,
     deepnorm_options_have_deepnorm,
     fp32_residual_is_before_norms,
+    padded_vocabulary_is_shared_evenly,
+    padded_vocabulary_holds_all_ids,
     stages_have_layers,
     partition_method_is_known,
     zero_fits_pipeline,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,15 +89,3 @@ def _check_ids(tokens: NDArray[np.int64], vocab_size: int) -> None:
             advice="use the tokenizer that the data was preprocessed with",
         )
     )
-
-
-def batch_hash(samples: Iterable[NDArray[np.int64]]) -> str:
-    """SHA-1 of a global batch, as 40 hexadecimal digits.
-
-    Args:
-        samples: its samples in the order of the data set, [seq_length + 1] each.
-    """
-    digest = hashlib.sha1(usedforsecurity=False)
-    for sample in samples:
-        digest.update(sample.astype("<i8").tobytes())
-    return digest.hexdigest()

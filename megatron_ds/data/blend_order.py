@@ -13,8 +13,10 @@ spaced draws of their own, handed out one after the other, and the blocks have t
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -29,9 +31,11 @@ _LEAST_DRAWS_PER_BLOCK = 16
 # Draws before a block that are worked out to find its first counts, for each set.
 _APPROACH_PER_SET = 16
 # Blocks worked out at once: when a single draw is asked for, and when a long stretch is.
-_FEW_BLOCKS, _MANY_BLOCKS = 32, 2048
+_FEW_BLOCKS, _MANY_BLOCKS = 32, 4096
+_MOST_THREADS = 8
 # The end of a window as one integer: draws in units of 2^-32, then 8 bits with the number of the set, of which there
 # are at most BLOCK / _LEAST_DRAWS_PER_BLOCK. The least key then tells the set as well.
+_ONE_DRAW = 1 << 40
 _NUMBER = 0xFF
 _NOT_YET = 1 << 61
 _NEVER = 1 << 62
@@ -73,10 +77,14 @@ class BlendOrder:
     def sets(self, num_draws: int) -> NDArray[Any]:
         """The sets of the first `num_draws` draws, [num_draws]."""
         num_blocks = -(-num_draws // BLOCK)
-        parts = [
-            self._work_out(first, min(_MANY_BLOCKS, num_blocks - first))[0].reshape(-1)
-            for first in range(0, num_blocks, _MANY_BLOCKS)
-        ]
+        # They come one after the other; once there, several threads may read them.
+        self._rare.counts_before(np.array([num_blocks * BLOCK]))
+
+        def work_out(first: int) -> NDArray[Any]:
+            return self._work_out(first, min(_MANY_BLOCKS, num_blocks - first))[0].reshape(-1)
+
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+            parts = list(threads.map(work_out, range(0, num_blocks, _MANY_BLOCKS)))
         return np.concatenate(parts)[:num_draws] if parts else np.empty(0, self._dtype)
 
     def _stretch_of(self, index: int) -> tuple[_Stretch, int]:
@@ -172,10 +180,11 @@ def _draw(
     columns = np.arange(len(starts))
     # Flat places of keys: indexing with one array takes half the time of two.
     flat_keys, flat_last = keys.reshape(-1), last_keys.reshape(-1)
+    begun = spacing + _ONE_DRAW
     has_rare = np.logical_or.reduce(is_rare, axis=0)
     for place in range(is_rare.shape[1]):
         # A window begins where the one before it ended.
-        has_begun = keys < _as_keys(place + 1) + spacing
+        has_begun = keys < begun + place * _ONE_DRAW
         first = np.where(has_begun, keys, keys | _NOT_YET).min(axis=0) & _NUMBER
         chosen[place] = first
         at = first * len(starts) + columns

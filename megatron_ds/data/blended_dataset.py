@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megatron_ds.data.blend_order import BlendOrder
-from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data.samples import Origin, SampleDataset
 
 
 class BlendedDataset:
@@ -30,9 +30,18 @@ class BlendedDataset:
 
     def __getitem__(self, index: int, /) -> NDArray[np.int64]:
         """Sample `index` of the blend, [seq_length + 1]."""
+        dataset, sample = self._locate(index)
+        return dataset[sample]
+
+    def origin(self, index: int, /) -> Origin:
+        """Where sample `index` is from."""
+        dataset, sample = self._locate(index)
+        return dataset.origin(sample)
+
+    def _locate(self, index: int) -> tuple[SampleDataset, int]:
         if not 0 <= index < self._num_samples:
             raise IndexError(f"sample {index} of {self._num_samples}")
         number, sample = self._order.locate(index)
         dataset = self._datasets[number]
         assert dataset is not None, "the order draws from sets that have samples"
-        return dataset[sample]
+        return dataset, sample

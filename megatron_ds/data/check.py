@@ -10,6 +10,7 @@ from megatron_ds.data.build import too_small
 from megatron_ds.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 from megatron_ds.data.samples import SampleCounts
 from megatron_ds.data.sources import parse_sources
+from megatron_ds.data.token_info import read_token_info
 from megatron_ds.errors import MegatronDsError, Problem, Source
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def _missing_files(prefix: str, missing: list[Path], flag: str) -> Problem:
         advice = f"give the prefix without the suffix: {prefix[:-4]}"
     elif len(missing) == 2:
         path = Path(prefix)
-        near = sorted(path.parent.glob(f"{_literal(path.name)}_*_document.idx")) if path.parent.is_dir() else []
+        kinds = ("document", "sentence")
+        near = [found for kind in kinds for found in sorted(path.parent.glob(f"{_literal(path.name)}_*_{kind}.idx"))]
         if near:
             advice = f"did you mean {' or '.join(str(each.with_suffix('')) for each in near)}?"
     return Problem(message, sources=(Source("prefix", prefix, flag),), advice=advice)
@@ -118,3 +120,24 @@ def _check_eod(indexed: IndexedDataset, data: DataConfig) -> list[Problem]:
             advice=f"preprocess with --append-eod, or leave out {flags}",
         )
     ]
+
+
+def tokenizer_notes(data: DataConfig, fingerprint: str) -> list[str]:
+    """A line for each data set that was made with another tokenizer than the run's, as far as that is known.
+
+    No error: two descriptions of one vocabulary, such as GPT-2's two files and its tokenizer.json, give the same ids.
+
+    Args:
+        data: the data options, which are in order.
+        fingerprint: of the run's tokenizer.
+    """
+    notes = []
+    for prefix in dict.fromkeys(part.prefix for blend in parse_sources(data) for part in blend.parts):
+        info = read_token_info(prefix)
+        if info is not None and info.fingerprint != fingerprint:
+            notes.append(
+                f"WARNING: {prefix} was tokenized with {info.tokenizer_type} {info.fingerprint[:12]} of "
+                f"{info.vocab_size} ids; this run's tokenizer is {data.tokenizer_type} {fingerprint[:12]}. Unless both "
+                "give the same ids, the model learns from the wrong tokens"
+            )
+    return notes

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from megatron_ds.data.gpt_index import GptIndex
 from megatron_ds.data.indexed_dataset import IndexedDataset
+from megatron_ds.data.samples import Origin, Piece
 
 
 class GptDataset:
@@ -31,16 +34,32 @@ class GptDataset:
 
     def __getitem__(self, index: int, /) -> NDArray[np.int64]:
         """Sample `index`: `seq_length` inputs, and one more token as the last label, [seq_length + 1]."""
+        sample = np.empty(self.seq_length + 1, dtype=np.int64)
+        filled = 0
+        for _, start, end in self._runs(index):
+            sample[filled : filled + end - start] = self._indexed.tokens[start:end]
+            filled += end - start
+        return sample
+
+    def origin(self, index: int, /) -> Origin:
+        """Where sample `index` is from."""
+        pieces = (
+            Piece(document, start - self._indexed.document_start(document), end - start)
+            for document, start, end in self._runs(index)
+            if end > start
+        )
+        return Origin(self._indexed.prefix, index, tuple(pieces))
+
+    def _runs(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """The runs of tokens of a sample: the document, and where in the file its tokens begin and end."""
         if not 0 <= index < self._num_samples:
             raise IndexError(f"sample {index} of {self._num_samples}")
         position, offset = self._index.sample_starts[index].tolist()
-        sample = np.empty(self.seq_length + 1, dtype=np.int64)
-        filled = 0
-        while filled < len(sample):
-            document = self._index.document_order[position]
+        missing = self.seq_length + 1
+        while missing:
+            document = int(self._index.document_order[position])
             start = self._indexed.document_start(document) + offset
-            end = min(self._indexed.document_start(document + 1), start + len(sample) - filled)
-            sample[filled : filled + end - start] = self._indexed.tokens[start:end]
-            filled += end - start
+            end = min(self._indexed.document_start(document + 1), start + missing)
+            yield document, start, end
+            missing -= end - start
             position, offset = position + 1, 0
-        return sample

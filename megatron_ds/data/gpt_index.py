@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from megatron_ds.data.shuffle import permutations
+
 # Keys of the two random streams. Changing them changes the order of every run.
 _DOCUMENTS, _SAMPLES = 0, 1
 
@@ -64,8 +66,10 @@ def build_gpt_index(
     num_tokens = int(lengths.sum())
     order = _document_order(lengths, seq_length, num_epochs, _bits(seed, split_number, _DOCUMENTS))
     borders = [-(-epoch * num_tokens // seq_length) for epoch in range(num_epochs + 1)]
-    starts = sample_starts(lengths[order], seq_length, borders[-1])
-    shuffled = starts[_shuffled_within(np.array(borders, dtype=np.int64), _bits(seed, split_number, _SAMPLES))]
+    starts = sample_starts(lengths.take(order), seq_length, borders[-1])
+    shuffled = starts.take(
+        _shuffled_within(np.array(borders, dtype=np.int64), _bits(seed, split_number, _SAMPLES)), axis=0
+    )
     dtype = index_dtype(first_document + len(lengths))
     return GptIndex(order.astype(dtype) + np.asarray(first_document, dtype), shuffled)
 
@@ -97,10 +101,7 @@ def _document_order(
     lengths: NDArray[np.int64], seq_length: int, num_epochs: int, bits: np.random.PCG64
 ) -> NDArray[np.int64]:
     """A permutation of the documents per epoch, and the head of one more, into which the last sample may reach."""
-    # Sorting raw random bits instead of `permutation`: NumPy promises the former to stay the same in all versions,
-    # and row e depends on no other row.
-    keys = bits.random_raw((num_epochs + 1) * len(lengths)).reshape(num_epochs + 1, len(lengths))
-    order = np.argsort(keys, axis=1)
+    order = permutations(bits, num_epochs + 1, len(lengths))
     head = order[-1]
     needed = int(np.searchsorted(np.cumsum(lengths[head], dtype=np.int64), seq_length)) + 1
     return np.concatenate([order[:-1].ravel(), head[:needed]])
@@ -109,10 +110,7 @@ def _document_order(
 def _shuffled_within(borders: NDArray[np.int64], bits: np.random.PCG64) -> NDArray[np.int64]:
     """A permutation of ``[borders[e], borders[e + 1])`` for each epoch e, one after the other."""
     counts = np.diff(borders)
-    # Epochs differ by at most one sample. A row has room for the larger number, whatever epochs were asked for.
-    width = int(counts[0])
-    keys = bits.random_raw(len(counts) * width).reshape(len(counts), width)
-    unused = np.arange(width) >= counts[:, None]
-    keys[unused] = np.iinfo(np.uint64).max
-    order = np.argsort(keys, axis=1)
-    return (borders[:-1, None] + order)[~unused]
+    # Epochs differ by at most one sample. A row has room for the larger number, whatever epochs were asked for; where
+    # there is one less, the largest number of the row is left out.
+    order = permutations(bits, len(counts), int(counts[0]))
+    return (borders[:-1, None] + order)[order < counts[:, None]]

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from megatron_ds.data.gpt_index import GptIndex
 from megatron_ds.data.indexed_dataset import bin_path, idx_path
+from megatron_ds.data.token_info import read_token_info
 from megatron_ds.errors import DataError, Problem
 
 # Part of every name: raise it when the same key would give another index.
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class IndexKey:
     """Everything that an index depends on.
 
     Attributes:
-        prefix: the data set; its files' sizes and modification times count as well.
+        prefix: the data set; its files' sizes and modification times and its tokenizer's fingerprint count as well.
         split: "train", "valid" or "test": they are shuffled independently.
         documents: first document, and one past the last.
         seq_length: input tokens per sample.
@@ -44,7 +45,9 @@ class IndexKey:
     def file_stem(self) -> str:
         """A short name that changes whenever the index would."""
         stats = [path.stat() for path in (bin_path(self.prefix), idx_path(self.prefix))]
-        identity = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        identity: list[tuple[object, ...]] = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        info = read_token_info(self.prefix)
+        identity.append((info.fingerprint if info else None,))
         parts = (FORMAT, str(Path(self.prefix).resolve()), identity, self.split, self.documents)
         everything = json.dumps([*parts, self.seq_length, self.seed, self.num_epochs])
         return f"{Path(self.prefix).name}_{self.split}_{hashlib.sha256(everything.encode()).hexdigest()[:24]}"

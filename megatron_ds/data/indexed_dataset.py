@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -160,8 +160,10 @@ class IndexedDataset:
     def document_lengths(self, first: int, end: int) -> NDArray[np.int64]:
         """Tokens of each document in ``[first, end)``, [end - first]; a document may be several sequences, or none."""
         sequences = self.document_index[first : end + 1]
-        starts = np.append(self.pointers // self.dtype.itemsize, self.num_tokens)
-        return np.diff(starts[sequences])
+        ends_file = sequences == len(self.sizes)
+        starts = np.full(len(sequences), self.num_tokens)
+        starts[~ends_file] = self.pointers[sequences[~ends_file]] // self.dtype.itemsize
+        return np.diff(starts)
 
 
 def _in_chunks(array: Array) -> Iterator[tuple[int, Array]]:
@@ -182,17 +184,32 @@ def _map(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-@dataclass(frozen=True)
-class _IndexPart:
-    """Sequences that were added together, and the number of sequences after each document; None: one per document."""
+class _Spool:
+    """Small numbers that wait for their place in an index: on disk, as a corpus may have a billion documents.
 
-    sizes: NDArray[np.int32]
-    document_ends: NDArray[np.int64] | None = None
+    Args:
+        folder: where the file is, which has no name: it is gone with the process, however that ends.
+    """
 
-    def ends(self) -> NDArray[np.int64]:
-        if self.document_ends is None:
-            return np.arange(1, len(self.sizes) + 1, dtype=np.int64)
-        return self.document_ends
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the builder)
+        self.count = 0
+
+    def append(self, numbers: NDArray[Any]) -> None:
+        """Appends numbers below 2^31."""
+        self._file.write(numbers.astype(np.int32, copy=False).tobytes())
+        self.count += len(numbers)
+
+    def chunks(self) -> Iterator[NDArray[np.int32]]:
+        """All numbers in order, piece by piece."""
+        self._file.seek(0)
+        while content := self._file.read(4 * INDEX_ENTRIES):
+            yield np.frombuffer(content, np.int32)
+
+    def close(self) -> None:
+        """Gives the space back."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 class IndexedDatasetBuilder:
@@ -209,12 +226,18 @@ class IndexedDatasetBuilder:
         self.prefix = prefix
         self.dtype = np.dtype(dtype)
         self.num_tokens = 0
-        self.num_documents = 0
-        self._parts: list[_IndexPart] = []
         bin_path(prefix).parent.mkdir(parents=True, exist_ok=True)
+        # Tokens per sequence, and sequences per document.
+        self._sizes = _Spool(bin_path(prefix).parent)
+        self._sequences = _Spool(bin_path(prefix).parent)
         self._temporary_bin = Path(f"{prefix}.bin.part{os.getpid()}")
         self._temporary_idx = Path(f"{prefix}.idx.part{os.getpid()}")
         self._file = self._temporary_bin.open("wb")
+
+    @property
+    def num_documents(self) -> int:
+        """Documents so far."""
+        return self._sequences.count
 
     def __enter__(self) -> IndexedDatasetBuilder:
         return self
@@ -235,29 +258,31 @@ class IndexedDatasetBuilder:
         """
         self.add_documents(tokens, np.array([len(tokens)], dtype=np.int64))
 
-    def add_documents(self, tokens: Array, lengths: NDArray[Any]) -> None:
-        """Appends documents of one sequence each.
+    def add_documents(self, tokens: Array, lengths: NDArray[Any], sequences: NDArray[Any] | None = None) -> None:
+        """Appends documents.
 
         Args:
-            tokens: the tokens of all documents, one after the other, [sum of lengths].
-            lengths: tokens per document, [number of documents].
+            tokens: the tokens of all sequences, one after the other, [sum of lengths].
+            lengths: tokens per sequence, [number of sequences].
+            sequences: sequences per document, [number of documents]; None: each document is one sequence.
 
         Raises:
-            DataError: an id does not fit into the dtype, or a document has 2^31 tokens or more.
+            DataError: an id does not fit into the dtype, or a sequence has 2^31 tokens or more.
         """
         assert int(lengths.sum()) == len(tokens), "the lengths describe the tokens"
+        assert sequences is None or int(sequences.sum()) == len(lengths), "the documents are made of all sequences"
         if len(lengths) and lengths.max() > np.iinfo(np.int32).max:
             raise DataError(f"a document has {lengths.max()} tokens; the format's limit is {np.iinfo(np.int32).max}")
         self._file.write(self._as_stored(tokens).tobytes())
-        self._parts.append(_IndexPart(lengths.astype(np.int32)))
+        self._sizes.append(lengths)
+        self._sequences.append(np.ones_like(lengths) if sequences is None else sequences)
         self.num_tokens += len(tokens)
-        self.num_documents += len(lengths)
 
     def add_dataset(self, indexed: IndexedDataset) -> None:
         """Appends all documents of a finished pair of the same dtype, copying its bytes.
 
         Args:
-            indexed: the pair. Its index stays mapped, not copied, until `finalize`.
+            indexed: the pair.
 
         Raises:
             DataError: the dtypes differ, or the file changes while it is read.
@@ -270,9 +295,11 @@ class IndexedDatasetBuilder:
                 num_bytes += self._file.write(piece)
         if num_bytes != indexed.num_tokens * self.dtype.itemsize:
             raise DataError(broken_file(bin_path(indexed.prefix), "changed while it was read"))
-        self._parts.append(_IndexPart(indexed.sizes, indexed.document_index[1:]))
+        for _, sizes in _in_chunks(indexed.sizes):
+            self._sizes.append(sizes)
+        for first, starts in _in_chunks(indexed.document_index[:-1]):
+            self._sequences.append(np.diff(indexed.document_index[first : first + len(starts) + 1]))
         self.num_tokens += indexed.num_tokens
-        self.num_documents += indexed.num_documents
 
     def _as_stored(self, tokens: Array) -> Array:
         if tokens.dtype == self.dtype or len(tokens) == 0:
@@ -284,9 +311,22 @@ class IndexedDatasetBuilder:
         return tokens.astype(self.dtype)
 
     def finalize(self) -> None:
-        """Writes the index and moves both files to their final names."""
-        num_sequences = sum(len(part.sizes) for part in self._parts)
-        header = IndexHeader(dtype_code(self.dtype), num_sequences, self.num_documents + 1)
+        """Writes the index, if `prepare` has not, and moves both files to their final names."""
+        self.prepare()
+        # An old index beside a new .bin would describe other documents, so it goes first: whenever this stops, the
+        # pair is whole or its .idx is missing.
+        idx_path(self.prefix).unlink(missing_ok=True)
+        self._temporary_bin.replace(bin_path(self.prefix))
+        self._temporary_idx.replace(idx_path(self.prefix))
+
+    def prepare(self) -> None:
+        """Writes everything that there is to write, under temporary names: a full disk is found out here.
+
+        Nothing can be added afterwards.
+        """
+        if self._file.closed:
+            return
+        header = IndexHeader(dtype_code(self.dtype), self._sizes.count, self._sequences.count + 1)
         with self._temporary_idx.open("wb") as file:
             file.write(header.to_bytes())
             for array in self._index_arrays():
@@ -294,32 +334,29 @@ class IndexedDatasetBuilder:
             _flush_to_disk(file)
         _flush_to_disk(self._file)
         self._file.close()
-        # An old index beside a new .bin would describe other documents, so it goes first: whenever this stops, the
-        # pair is whole or its .idx is missing.
-        idx_path(self.prefix).unlink(missing_ok=True)
-        self._temporary_bin.replace(bin_path(self.prefix))
-        self._temporary_idx.replace(idx_path(self.prefix))
+        self._sizes.close()
+        self._sequences.close()
 
     def _index_arrays(self) -> Iterator[Array]:
-        """The body of the index piece by piece: it can be larger than memory when sets are merged."""
-        for part in self._parts:
-            yield from (sizes for _, sizes in _in_chunks(part.sizes))
+        """The body of the index piece by piece: it can be larger than memory."""
+        yield from self._sizes.chunks()
         num_bytes = 0
-        for part in self._parts:
-            for _, sizes in _in_chunks(part.sizes):
-                yield num_bytes + byte_pointers(sizes, self.dtype.itemsize)
-                num_bytes += int(sizes.sum(dtype=np.int64)) * self.dtype.itemsize
+        for sizes in self._sizes.chunks():
+            yield num_bytes + byte_pointers(sizes, self.dtype.itemsize)
+            num_bytes += int(sizes.sum(dtype=np.int64)) * self.dtype.itemsize
         yield np.zeros(1, dtype=np.int64)
         num_sequences = 0
-        for part in self._parts:
-            yield from (num_sequences + ends for _, ends in _in_chunks(part.ends()))
-            num_sequences += len(part.sizes)
+        for sequences in self._sequences.chunks():
+            yield num_sequences + np.cumsum(sequences, dtype=np.int64)
+            num_sequences += int(sequences.sum(dtype=np.int64))
 
     def abort(self) -> None:
         """Removes everything that this builder wrote. Files of an earlier run stay as they are."""
         # On a full disk, closing fails as well: it writes what is still in the buffer.
         with contextlib.suppress(OSError):
             self._file.close()
+        self._sizes.close()
+        self._sequences.close()
         self._temporary_bin.unlink(missing_ok=True)
         self._temporary_idx.unlink(missing_ok=True)
 

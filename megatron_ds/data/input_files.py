@@ -14,14 +14,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
+from backports import zstd
+
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.utils.logging import logger
 
-# What is in a file, by its suffix. Other suffixes are read as JSON lines.
-FORMATS = ("jsonl", "text", "csv", "tsv", "parquet")
+# What is in a file, by its suffix. Other suffixes are read as JSON lines; "hf", a dataset, has to be asked for.
+FORMATS = ("jsonl", "text", "csv", "tsv", "parquet", "hf")
 _FORMAT_OF_SUFFIX = {".txt": "text", ".text": "text", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
-_COMPRESSED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_REFUSED = (".zst", ".zip", ".tar", ".tgz", ".7z", ".rar")
+_REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar")
+
+
+def _open_zst(path: Path, mode: Literal["rb"]) -> Any:
+    # By default, files of `zstd --long=28` and more are refused: their window has to be in memory, 2 GiB at most.
+    return zstd.open(path, mode, options={zstd.DecompressionParameter.window_log_max: 31})
+
+
+_COMPRESSED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zst,
+}
 
 
 @dataclass(frozen=True)
@@ -29,24 +43,43 @@ class InputFile:
     """One file of the input.
 
     Attributes:
-        path: the file.
+        path: the file; for the format ``hf`` a folder, or a name on the hub.
         format: one of `FORMATS`.
+        span: the first byte that is meant, at the start of a line, and the one behind the last; None: the whole file.
     """
 
     path: Path
     format: str
+    span: tuple[int, int] | None = None
 
     @property
     def is_packed(self) -> bool:
-        """Whether the file has fewer bytes than its text."""
-        return self.format == "parquet" or self.path.suffix.lower() in _COMPRESSED
+        """Whether the file has fewer bytes than its text, or how many it has is not known."""
+        return self.format in ("parquet", "hf") or self.path.suffix.lower() in _COMPRESSED
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a part of it can be read: JSON lines that are not packed."""
+        return self.format == "jsonl" and not self.is_packed
+
+    def line_start(self, place: int) -> int:
+        """Where the next line after byte number `place` starts; the end of the file when there is none."""
+        with self.path.open("rb") as file:
+            file.seek(place)
+            file.readline()
+            return file.tell()
 
 
 def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFile]:
     """The files that are meant, in the order given; those of a pattern in the order of their names.
 
     Args:
-        names: files, or patterns with ``*``, ``?``, ``[…]`` or ``**``.
+        names: files, or patterns with ``*``, ``?``, ``[…]`` or ``**``; for ``hf`` folders or names on the hub.
         input_format: one of `FORMATS` for all files, or None: by suffix, before that of a compression.
 
     Raises:
@@ -55,7 +88,7 @@ def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFil
     files: list[InputFile] = []
     problems: list[Problem] = []
     for name in names:
-        paths = _expand(name)
+        paths = _dataset(name) if input_format == "hf" else _expand(name)
         if isinstance(paths, Problem):
             problems.append(paths)
             continue
@@ -74,12 +107,25 @@ def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFil
     return files
 
 
+def _dataset(name: str) -> list[Path] | Problem:
+    path = Path(name)
+    if path.is_file():
+        return Problem(f"--input {name} is a file, not a dataset", advice="leave --input-format hf out")
+    # A name on the hub is `name` or `owner/name`.
+    if path.is_dir() or not (name.startswith(("/", ".", "~")) or name.count("/") > 1):
+        return [path]
+    return Problem(f"dataset folder not found: {name}", advice="check --input")
+
+
 def _expand(name: str) -> list[Path] | Problem:
     path = Path(name)
     if path.is_file():
         return [path]
     if path.is_dir():
-        return Problem(f"--input {name} is a folder", advice=f"name its files, for instance '{path}/*.jsonl'")
+        return Problem(
+            f"--input {name} is a folder",
+            advice=f"name its files, for instance '{path}/*.jsonl', or give --input-format hf for a dataset",
+        )
     if not any(letter in name for letter in "*?["):
         return Problem(f"input file not found: {name}", advice="check --input")
     found = sorted(Path(each) for each in glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)
@@ -124,7 +170,7 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
         with opener(path, "rb") as unpacked:
             # Lines are found by the buffer, in C; the unpacked file itself would look for them in Python.
             yield cast(BinaryIO, io.BufferedReader(unpacked, 1 << 16))
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
         raise DataError(damaged_input(path, f"is damaged: {error}")) from None
     except OSError as error:
         # Those of the operating system have a number; those of gzip and bz2 have none.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
+_PARQUET_BUFFER_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class RecordBatch:
@@ -58,7 +60,7 @@ class RecordBatch:
         return {key: decode_utf8(value) if isinstance(value, bytes) else value for key, value in record.items()}
 
 
-class _Collector:
+class BatchCollector:
     """Puts documents together to batches of about `batch_bytes`."""
 
     def __init__(self, batch_bytes: int) -> None:
@@ -85,7 +87,7 @@ class _Collector:
 
 def read_text_files(files: Sequence[Path], batch_bytes: int) -> Iterator[RecordBatch]:
     """Reads each file as one document under the key ``text``, without a byte order mark, otherwise as it is."""
-    collector = _Collector(batch_bytes)
+    collector = BatchCollector(batch_bytes)
     is_told = False
     for path in files:
         with open_input(path) as file:
@@ -105,7 +107,7 @@ def read_csv(path: Path, delimiter: str, keys: Sequence[str], batch_bytes: int) 
     Raises:
         DataError: a key is not a column, or is several.
     """
-    collector = _Collector(batch_bytes)
+    collector = BatchCollector(batch_bytes)
     # Bytes that are not UTF-8 become marks here and bytes again below: the one row that has them is bad, not the file.
     with open_input(path) as file, _long_fields():
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
@@ -114,7 +116,7 @@ def read_csv(path: Path, delimiter: str, keys: Sequence[str], batch_bytes: int) 
         header = _next_row(rows) or []
         if isinstance(header, BadDocumentError):
             raise DataError(damaged_input(path, f"has no row with the names of columns: it {header.detail}"))
-        _check_columns(path, header, keys)
+        check_columns(path, header, keys)
         places = {key: header.index(key) for key in keys}
         line = rows.line_num + 1
         while (row := _next_row(rows)) is not None:
@@ -166,9 +168,9 @@ def read_parquet(path: Path, keys: Sequence[str], batch_bytes: int) -> Iterator[
     import pyarrow.parquet as pq
 
     try:
-        # No threads that read: worker processes are forked from this one.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
-            _check_columns(path, file.schema_arrow.names, keys)
+        # Without a buffer, the whole column of a row group is read first, which may be gigabytes.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES) as file:
+            check_columns(path, file.schema_arrow.names, keys)
             num_rows = _rows_at_a_time(file.metadata, batch_bytes)
             row_number = 1
             for table in file.iter_batches(batch_size=num_rows, columns=list(keys), use_threads=False):
@@ -205,7 +207,12 @@ def _values(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())
 
 
-def _check_columns(path: Path, columns: Sequence[str], keys: Sequence[str]) -> None:
+def check_columns(path: Path | str, columns: Sequence[str], keys: Sequence[str]) -> None:
+    """Checks that each key is the name of one column.
+
+    Raises:
+        DataError: a key is no column, or several. Names the columns that there are.
+    """
     for key in keys:
         if key not in columns:
             has = ", ".join(map(repr, columns)) or "none"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +33,36 @@ def samples_needed(run: RunConfig) -> SampleCounts:
     return SampleCounts(train=run.training.train_iters * run.global_batch_size, valid=evaluation, test=evaluation)
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A run of tokens out of one document.
+
+    Attributes:
+        document: number of the document in its file.
+        first_token: number of the run's first token in the document.
+        tokens: how many there are.
+    """
+
+    document: int
+    first_token: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the tokens of a sample are from.
+
+    Attributes:
+        prefix: path of the files without suffix.
+        sample: number of the sample among those of its data set, in the order of training.
+        pieces: the documents' parts in it, one after the other.
+    """
+
+    prefix: str
+    sample: int
+    pieces: tuple[Piece, ...]
+
+
 class SampleDataset(Protocol):
     """A fixed sequence of samples: item i is always the same tokens."""
 
@@ -39,3 +71,18 @@ class SampleDataset(Protocol):
 
     def __getitem__(self, index: int, /) -> NDArray[np.int64]:
         """Sample `index`: `seq_length` + 1 tokens, [seq_length + 1]."""
+
+    def origin(self, index: int, /) -> Origin:
+        """Where sample `index` is from."""
+
+
+def batch_hash(samples: Iterable[NDArray[np.int64]]) -> str:
+    """SHA-1 of a global batch, as 40 hexadecimal digits.
+
+    Args:
+        samples: its samples in the order of the data set, [seq_length + 1] each.
+    """
+    digest = hashlib.sha1(usedforsecurity=False)
+    for sample in samples:
+        digest.update(sample.astype("<i8").tobytes())
+    return digest.hexdigest()

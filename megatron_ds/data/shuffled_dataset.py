@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data.samples import Origin, SampleDataset
+from megatron_ds.data.shuffle import permutations
 
 # Key of the random stream, after the split numbers that begin those of `gpt_index`.
 _CYCLIC = 3
@@ -21,15 +22,20 @@ class ShuffledDataset:
 
     def __init__(self, dataset: SampleDataset, seed: int) -> None:
         self._dataset = dataset
-        # Sorting raw random bits: NumPy promises these to stay the same in all versions, unlike `permutation`.
-        bits = np.random.PCG64(np.random.SeedSequence((seed, _CYCLIC)))
-        self._order = np.argsort(bits.random_raw(len(dataset)), kind="stable")
+        self._order = permutations(np.random.PCG64(np.random.SeedSequence((seed, _CYCLIC))), 1, len(dataset))[0]
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __getitem__(self, index: int, /) -> NDArray[np.int64]:
         """Sample `index` of the new order, [seq_length + 1]."""
+        return self._dataset[self._number(index)]
+
+    def origin(self, index: int, /) -> Origin:
+        """Where sample `index` of the new order is from."""
+        return self._dataset.origin(self._number(index))
+
+    def _number(self, index: int) -> int:
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
-        return self._dataset[int(self._order[index])]
+        return int(self._order[index])

@@ -7,11 +7,14 @@ from pathlib import Path
 from megatron_ds.errors import ConfigError, Problem
 from megatron_ds.tokenizers.fast import FastTokenizer
 
+END_OF_TEXT = "<|endoftext|>"
 
-def load_gpt2_bpe_tokenizer(vocab_file: Path, merge_file: Path) -> FastTokenizer:
+
+def load_gpt2_bpe_tokenizer(vocab_file: Path, merge_file: Path, vocab_extra_ids: int = 0) -> FastTokenizer:
     """Builds GPT-2's tokenizer from ``vocab.json`` (or ``encoder.json``) and ``merges.txt`` (or ``vocab.bpe``).
 
-    The end of a document is ``<|endoftext|>`` when the vocabulary has it.
+    The end of a document is ``<|endoftext|>`` when the vocabulary has it. `vocab_extra_ids` sentinels get ids after
+    the vocabulary.
 
     Raises:
         ConfigError: the files are no byte-level BPE.
@@ -30,4 +33,7 @@ def load_gpt2_bpe_tokenizer(vocab_file: Path, merge_file: Path) -> FastTokenizer
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
-    return FastTokenizer(backend, backend.token_to_id("<|endoftext|>"))
+    eod_id: int | None = backend.token_to_id(END_OF_TEXT)
+    if eod_id is not None:
+        backend.add_special_tokens([tokenizers.AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return FastTokenizer(backend, eod_id, vocab_extra_ids)

@@ -51,7 +51,8 @@ def idle(argv, device="cpu", world_size=1):
         (["--eval-interval", "5", "--eval-iters", "0"], "--eval-interval has no effect with eval_iters 0"),
         (
             ["--tokenizer-type", "ByteTokenizer", "--vocab-file", "x"],
-            "--vocab-file has no effect with this tokenizer_type: only GPT2BPETokenizer reads it",
+            "--vocab-file has no effect with this tokenizer_type: only GPT2BPETokenizer, BertWordPieceLowerCase and "
+            "BertWordPieceCase read it",
         ),
         (
             ["--tokenizer-type", "GPT2BPETokenizer", "--tokenizer-model", "x"],

@@ -18,6 +18,24 @@ BROKEN = {
         ["num_attention_heads 3", "size 2"],
     ),
     "hidden_30_heads_4": ([], {"hidden_size": "30"}, 1, ["hidden_size 30", "num_attention_heads 4", "28 or 32"]),
+    "pad_501_tp_2": (
+        ["--pad-vocab-size-to", "501", TP, "2"],
+        {},
+        2,
+        ["pad_vocab_size_to 501", "tensor_model_parallel_size 2", "same number of rows", "500 or 502"],
+    ),
+    "pad_divisor": (
+        ["--pad-vocab-size-to", "500", "--make-vocab-size-divisible-by", "64"],
+        {},
+        1,
+        ["pad_vocab_size_to 500", "make_vocab_size_divisible_by 64", "448 or 512"],
+    ),
+    "pad_less": (
+        ["--pad-vocab-size-to", "256", "--vocab-size", "257"],
+        {},
+        1,
+        ["pad_vocab_size_to 256 is less than the vocabulary of 257 ids", "use 257 or more"],
+    ),
     "layers_1_pp_2": ([PP, "2"], {"num_layers": "1"}, 2, ["1 transformer layer can't fill 2 pipeline stages"]),
     "ranks_6_tp_4": ([TP, "4"], {}, 6, ["6 processes", "TP 4 x PP 1 = 4", "start 4 or 8 processes", "WORLD_SIZE"]),
     "ranks_1_tp_2": ([TP, "2"], {}, 1, ["1 process can't", "start 2 processes"]),
@@ -197,11 +215,20 @@ def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, p
         (["--lr-warmup-iters", "6", "--lr-decay-style", "constant"], {}, 1),
         (["--lr-warmup-iters", "7", "--lr-decay-iters", "9"], {}, 1),
         (["--max-position-embeddings", "32"], {}, 1),
+        (["--pad-vocab-size-to", "500", TP, "4"], {}, 4),
+        (["--pad-vocab-size-to", "257", "--vocab-size", "257"], {}, 1),
         (["--pp-partition-method", "type:embed|transformer"], {}, 1),
     ],
 )
 def test_rule_kept_resolves(extra, changes, world_size):
     assert resolved(words(*extra, **changes), world_size).run.world_size == world_size
+
+
+@pytest.mark.parametrize("tp_size", [1, 2, 4])
+def test_pad_vocab_size_to_is_the_padded_size_at_every_tp(tp_size):
+    extra = ["--pad-vocab-size-to", "500", "--vocab-size", "259", TP, str(tp_size)]
+    model = resolved(words(*extra), tp_size).run.model
+    assert (model.vocab_size, model.padded_vocab_size(tp_size)) == (259, 500)
 
 
 @pytest.mark.parametrize(

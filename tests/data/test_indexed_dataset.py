@@ -121,7 +121,9 @@ def test_reader_broken_files_are_named(tmp_path: Path) -> None:
         (whole[:-1], f"is truncated: {len(whole) - 1} bytes, expected {len(whole)}"),
         (whole[:20], "is truncated: 20 bytes, its header alone has 34"),
         (whole + b"\0", "is longer than its header says"),
-        (b"TNTIDX\x00\x00" + whole[8:], "is not a Megatron index"),
+        (b"XNTIDX\x00\x00" + whole[8:], "is not a Megatron index"),
+        (b"TNTIDX\x00\x00" + whole[8:], "of the older `lazy` and `cached` implementations"),
+        (whole + b"\0\0", "of a multimodal data set"),
         (whole[:9] + struct.pack("<Q", 2) + whole[17:], "has version 2"),
         (whole[:17] + b"\x09" + whole[18:], "has dtype code 9"),
         (whole[:-8] + struct.pack("<q", 1), "does not cover its sequences"),
@@ -187,3 +189,21 @@ def test_reader_pickles_as_its_prefix(tmp_path: Path) -> None:
     content = pickle.dumps(indexed)
     assert len(content) < 500
     np.testing.assert_array_equal(pickle.loads(content).tokens, indexed.tokens)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 1 << 20])
+def test_builder_documents_of_several_sequences_and_of_one(
+    tmp_path: Path, entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexed_dataset, "INDEX_ENTRIES", entries)
+    with IndexedDatasetBuilder(str(tmp_path / "a"), np.uint16) as builder:
+        builder.add_documents(np.arange(6), np.array([1, 2, 3]), np.array([2, 1]))
+        builder.add_documents(np.arange(6, 8), np.array([1, 1]))
+        builder.add_documents(np.arange(8, 11), np.array([3]), np.array([1]))
+        assert (builder.num_documents, builder.num_tokens) == (5, 11)
+    indexed = IndexedDataset(str(tmp_path / "a"))
+    indexed.check_index()
+    assert indexed.sizes.tolist() == [1, 2, 3, 1, 1, 3]
+    assert indexed.pointers.tolist() == [0, 2, 6, 12, 14, 16]
+    assert indexed.document_index.tolist() == [0, 2, 3, 4, 5, 6]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]

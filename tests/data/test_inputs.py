@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from backports import zstd
 
 from megatron_ds.data.records import RecordBatch, read_csv, read_parquet, read_text_files
 from megatron_ds.errors import ConfigError, DataError
@@ -21,6 +22,14 @@ from tests.data.test_preprocess import run, text_of, write_lines
 
 TEXTS = ["one", 'two "quoted", with a comma', "three\nlines\r\nand\x00 NUL", "", "e\u0301 \u00e9 ☕"]
 KEPT = [text for text in TEXTS if text]
+
+
+def zst(content: bytes) -> bytes:
+    """As the zstd tool packs: with a checksum."""
+    return zstd.compress(content, options={zstd.CompressionParameter.checksum_flag: True})
+
+
+COMPRESSIONS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zst}
 
 
 def texts_of(source: Path | list[Path], tmp_path: Path, *options: str) -> list[str]:
@@ -34,9 +43,7 @@ def write_csv(path: Path, rows: list[list[str]], delimiter: str = ",") -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
-)
+@pytest.mark.parametrize(("suffix", "compress"), COMPRESSIONS.items())
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_input_compressed_lines_are_those_of_the_plain_file(
     tmp_path: Path, suffix: str, compress, workers: str
@@ -48,9 +55,15 @@ def test_input_compressed_lines_are_those_of_the_plain_file(
     assert texts_of(source, tmp_path, "--workers", workers) == KEPT * 2
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
-def test_input_damaged_compressed_file_is_named_and_nothing_stays(tmp_path: Path, suffix: str) -> None:
-    compress = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
+def test_input_zst_with_a_long_window_is_read(tmp_path: Path) -> None:
+    plain = write_lines(tmp_path / "in.jsonl", TEXTS).read_bytes()
+    with zstd.open(tmp_path / "in.jsonl.zst", "wb", options={zstd.CompressionParameter.window_log: 28}) as file:
+        file.write(plain)
+    assert texts_of(tmp_path / "in.jsonl.zst", tmp_path) == KEPT
+
+
+@pytest.mark.parametrize(("suffix", "compress"), COMPRESSIONS.items())
+def test_input_damaged_compressed_file_is_named_and_nothing_stays(tmp_path: Path, suffix: str, compress) -> None:
     source = tmp_path / f"in.jsonl{suffix}"
     whole = compress(write_lines(tmp_path / "in.jsonl", [str(number) for number in range(5000)]).read_bytes())
     for content in (whole[: len(whole) // 2], b"no such file", whole[:200] + bytes(50) + whole[250:]):
@@ -71,16 +84,16 @@ def test_input_pattern_is_expanded_in_the_order_of_names(tmp_path: Path) -> None
 
 
 def test_input_every_wrong_name_is_told_at_once(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl.zst").touch()
+    (tmp_path / "in.jsonl.zip").touch()
     (tmp_path / "in.parquet.gz").touch()
-    names = ["*.csv", ".", "missing.txt", "in.jsonl.zst", "in.parquet.gz"]
+    names = ["*.csv", ".", "missing.txt", "in.jsonl.zip", "in.parquet.gz"]
     with pytest.raises(ConfigError) as error:
         run([tmp_path / name for name in names], tmp_path / "out")
     for text in (
         f"no file matches --input {tmp_path / '*.csv'}",
         f"--input {tmp_path} is a folder",
         f"input file not found: {tmp_path / 'missing.txt'}",
-        f"{tmp_path / 'in.jsonl.zst'} can't be read: .zst files are not supported",
+        f"{tmp_path / 'in.jsonl.zip'} can't be read: .zip files are not supported",
         f"{tmp_path / 'in.parquet.gz'} can't be read: Parquet compresses its columns itself",
     ):
         assert text in str(error.value)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from megatron_ds.data.batch import Batch, batch_hash, make_batch
+from megatron_ds.data.batch import Batch, make_batch
 from megatron_ds.data.loader import global_batches
+from megatron_ds.data.samples import batch_hash
 from megatron_ds.errors import DataError
 from tests.data.conftest import build, numbered_documents, write_documents
 
@@ -19,15 +20,15 @@ def dataset(tmp_path: Path) -> object:
 
 
 def global_hashes(
-    dataset: object, dp_size: int, micro_batch_size: int, consumed: int = 0, workers: int = 0
+    dataset: object, dp_size: int, micro_batch_size: int, consumed: int = 0, workers: int = 0, size: int = 8
 ) -> list[str]:
-    """SHA-1 of every global batch of 8, put together from the micro-batches of all ranks."""
+    """SHA-1 of every global batch of `size`, put together from the micro-batches of all ranks."""
     ranks = [
         global_batches(
             dataset,  # type: ignore[arg-type]
             consumed_samples=consumed,
             micro_batch_size=micro_batch_size,
-            global_batch_size=8,
+            global_batch_size=size,
             dp_rank=rank,
             dp_size=dp_size,
             num_workers=workers,
@@ -35,9 +36,9 @@ def global_hashes(
         for rank in range(dp_size)
     ]
     hashes = []
-    for _ in range((96 - consumed) // 8):
+    for _ in range((len(dataset) - consumed) // size):  # type: ignore[arg-type]
         steps = [next(rank) for rank in ranks]
-        assert all(len(step) == 8 // (dp_size * micro_batch_size) for step in steps)
+        assert all(len(step) == size // (dp_size * micro_batch_size) for step in steps)
         batches = [batch for micro in zip(*steps, strict=True) for batch in micro]
         samples = [torch.cat([batch.tokens, batch.labels[:, -1:]], dim=1) for batch in batches]
         hashes.append(batch_hash(np.concatenate([each.numpy() for each in samples])))
@@ -83,6 +84,27 @@ def test_global_batches_after_a_resume_go_on(dataset: object, steps: int) -> Non
 
 def test_global_batches_with_workers_are_the_same(dataset: object) -> None:
     assert global_hashes(dataset, 1, 4, workers=2) == global_hashes(dataset, 1, 4)
+
+
+@pytest.mark.parametrize("kind", ["train", "cyclic", "blend", "valid"])
+def test_thirty_batches_are_those_of_any_layout_and_any_stop(tmp_path: Path, kind: str) -> None:
+    """D20: 40 samples an epoch, so that three epochs are 30 steps of 4, with borders after steps 10 and 20."""
+    a = write_documents(tmp_path / "a", numbered_documents([32] * 20))
+    b = write_documents(tmp_path / "b", numbered_documents([48] * 20))
+    if kind == "valid":
+        dataset = build(a, split="0,1,0", valid=120).valid["all"]
+    elif kind == "blend":
+        dataset = build("2", a, "1", b, train=120).train
+    else:
+        dataset = build(a, train=120, dataloader_type="cyclic" if kind == "cyclic" else "single").train
+    straight = global_hashes(dataset, 1, 4, size=4)
+    assert len(set(straight)) == 30
+    for stop in (4, 9, 10, 11, 20):
+        assert global_hashes(dataset, 1, 4, size=4, consumed=4 * stop) == straight[stop:]
+    for dp_size, micro_batch_size in ((1, 1), (1, 2), (2, 1), (2, 2), (4, 1)):
+        assert global_hashes(dataset, dp_size, micro_batch_size, size=4) == straight
+    # Stopped on one layout, gone on with on another, with workers.
+    assert global_hashes(dataset, 2, 1, size=4, workers=2, consumed=40) == straight[10:]
 
 
 def test_global_batches_beyond_the_end_raise(dataset: object) -> None:

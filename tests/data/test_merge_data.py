@@ -21,8 +21,10 @@ def merge(output: Path, *prefixes: object) -> str:
     return str(output)
 
 
-def contents(prefix: str) -> tuple[bytes, bytes]:
-    return Path(f"{prefix}.bin").read_bytes(), Path(f"{prefix}.idx").read_bytes()
+def contents(prefix: str) -> list[bytes]:
+    """The bytes of all files of a pair, the description too where there is one."""
+    paths = [Path(f"{prefix}{suffix}") for suffix in (".bin", ".idx", ".json")]
+    return [path.read_bytes() for path in paths if path.exists()]
 
 
 @pytest.mark.parametrize("names", ["a", "ab", "abc", "aa", "cab"])
@@ -30,15 +32,16 @@ def contents(prefix: str) -> tuple[bytes, bytes]:
 def test_merge_is_byte_identical_to_preprocessing_the_concatenation(
     tmp_path: Path, names: str, entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D7, also where the index is written in several pieces."""
+    """D7, also where the index is written in several pieces; what the files were made with is merged as well."""
     monkeypatch.setattr(indexed_dataset, "INDEX_ENTRIES", entries)
     for name, texts in TEXTS.items():
         run(write_lines(tmp_path / f"{name}.jsonl", texts), tmp_path / name, "--append-eod")
     together = write_lines(tmp_path / "all.jsonl", [text for name in names for text in TEXTS[name]])
     run(together, tmp_path / "all", "--append-eod")
     merged = merge(tmp_path / "new" / "merged", *(f"{tmp_path / name}_text_document" for name in names))
+    assert len(contents(merged)) == 3
     assert contents(merged) == contents(f"{tmp_path / 'all'}_text_document")
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["merged.bin", "merged.idx"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["merged.bin", "merged.idx", "merged.json"]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (1, 0, 1)])

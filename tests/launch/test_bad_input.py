@@ -269,3 +269,10 @@ def test_mpi_launcher_that_leaves_world_size_unset_is_refused(corpus: str) -> No
 @pytest.mark.parametrize("size", ["0", "-1", "two"])
 def test_world_size_that_is_no_count_is_refused(size: str, corpus: str) -> None:
     assert f"WORLD_SIZE={size}" in only_problem(tiny_run(corpus), WORLD_SIZE=size)
+
+
+def test_padded_size_below_the_vocabulary_of_the_tokenizer_refused(corpus: str) -> None:
+    changes = {"tokenizer_type": "ByteTokenizer", "vocab_size": None, "pad_vocab_size_to": "256"}
+    assert "pad_vocab_size_to 256 is less than the vocabulary of 257 ids" in only_problem(tiny_run(corpus, **changes))
+    resolved, _ = preflight(tiny_run(corpus, **{**changes, "pad_vocab_size_to": "257"}), environment(1))
+    assert resolved.run.model.padded_vocab_size(1) == 257

@@ -10,7 +10,7 @@ import torch
 from megatron_ds.config import resolve
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.config.files import presets_folder
-from megatron_ds.models import SequentialModel, gpt_layers, initialize_weights, whole_model_specs
+from megatron_ds.models import GptLoss, SequentialModel, gpt_layers, initialize_weights, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec, Topology
 
 RUNS = sorted(path.stem for path in (presets_folder() / "runs").glob("*.json"))
@@ -124,11 +124,31 @@ def test_initial_weights_have_the_spread_that_the_options_say():
 
 def test_initial_embeddings_do_not_depend_on_vocabulary_padding():
     rows = []
-    for divisor in (1, 128):
+    for padding in ({}, {"make_vocab_size_divisible_by": 128}, {"pad_vocab_size_to": 100}):
         mpu = ModelParallelUnit.offline()
-        model = SequentialModel(gpt_layers(_tiny(make_vocab_size_divisible_by=divisor), mpu))
+        model = SequentialModel(gpt_layers(_tiny(**padding), mpu))
         initialize_weights(model.named_parameters(), 1234, mpu)
         rows.append(dict(model.named_parameters())["word_embeddings.weight"])
-    assert [len(weight) for weight in rows] == [61, 128]
-    assert torch.equal(rows[0], rows[1][:61])
-    assert not rows[1][61:].any()
+    assert [len(weight) for weight in rows] == [61, 128, 100]
+    for padded in rows[1:]:
+        assert torch.equal(rows[0], padded[:61])
+        assert not padded[61:].any()
+
+
+def test_padded_rows_change_no_loss_and_get_no_gradient():
+    """T1: whatever stands in the padding, it is not in the softmax."""
+    mpu = ModelParallelUnit.offline()
+    tokens = torch.arange(32).reshape(2, 16)
+    losses = []
+    for padding in ({}, {"pad_vocab_size_to": 100}):
+        config = _tiny(**padding, hidden_dropout=0, attention_dropout=0)
+        model = SequentialModel(gpt_layers(config, mpu))
+        initialize_weights(model.named_parameters(), 1234, mpu)
+        embedding = dict(model.named_parameters())["word_embeddings.weight"]
+        with torch.no_grad():
+            embedding[61:] = 5.0
+        loss = GptLoss(config, mpu)(model(tokens), (tokens, torch.ones(2, 16)))
+        loss.backward()
+        losses.append(loss.item())
+        assert not embedding.grad[61:].any()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)

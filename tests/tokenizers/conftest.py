@@ -7,10 +7,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+
+from megatron_ds.tokenizers import Tokenizer
 
 CORPUS = [
     "def one(): return 1",
@@ -27,6 +30,13 @@ class Flags:
     tokenizer_model: str | None = None
     vocab_file: str | None = None
     merge_file: str | None = None
+    vocab_extra_ids: int = 0
+
+
+def encode_all(tokenizer: Tokenizer, texts: list[str], *, allow_special: bool = False) -> list[list[int]]:
+    """The ids of each text, through the array of all."""
+    flat = tokenizer.encode_flat(texts, allow_special=allow_special)
+    return [part.tolist() for part in np.split(flat.ids, np.cumsum(flat.lengths)[:-1])]
 
 
 def byte_level_bpe(special_tokens: list[str], vocab_size: int = 300) -> tokenizers.Tokenizer:
@@ -41,6 +51,37 @@ def byte_level_bpe(special_tokens: list[str], vocab_size: int = 300) -> tokenize
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     return tokenizer
+
+
+BERT_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "jump", "##s", "##ing", "cafe", "café"]
+BERT_WORDS += [
+    "Fox",
+    "日",
+    "本",
+    "!",
+    "[",
+    "]",
+    "mask",
+    "##k",
+    "<",
+    ">",
+    "extra",
+    "_",
+    "id",
+    "0",
+    ".",
+    "hello",
+    "Hello",
+]
+BERT_WORDS += [*"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijlmnopqrtuvwxyz")]
+
+
+@pytest.fixture
+def bert_vocab(tmp_path: Path) -> Path:
+    """A BERT vocabulary with words, pieces, accents and Chinese characters, for small and for capital letters."""
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{word}\n" for word in BERT_WORDS), encoding="utf-8")
+    return path
 
 
 @pytest.fixture

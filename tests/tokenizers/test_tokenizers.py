@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from megatron_ds.errors import ConfigError, DataError
 from megatron_ds.tokenizers import build_tokenizer
-from tests.tokenizers.conftest import Flags, byte_level_bpe
+from tests.tokenizers.conftest import Flags, byte_level_bpe, encode_all
 
 TEXTS = [
     "plain",
@@ -30,7 +30,7 @@ def hugging_face(path: Path) -> Flags:
 def test_hugging_face_any_text_decodes_to_itself(bpe_folder: Path) -> None:
     tokenizer = build_tokenizer(hugging_face(bpe_folder))
     assert [tokenizer.decode(tokenizer.encode(text)) for text in TEXTS] == TEXTS
-    assert tokenizer.encode_batch(TEXTS) == [tokenizer.encode(text) for text in TEXTS]
+    assert encode_all(tokenizer, TEXTS) == [tokenizer.encode(text) for text in TEXTS]
 
 
 def test_hugging_face_added_tokens_count_in_vocab_size(bpe_folder: Path) -> None:
@@ -118,7 +118,7 @@ def test_hugging_face_folder_without_tokenizer_json_goes_through_transformers(gp
     tokenizer = build_tokenizer(hugging_face(vocab.parent))
     direct = build_tokenizer(Flags("GPT2BPETokenizer", vocab_file=str(vocab), merge_file=str(merges)))
     assert (tokenizer.vocab_size, tokenizer.eod_id) == (direct.vocab_size, direct.eod_id)
-    assert tokenizer.encode_batch(TEXTS) == direct.encode_batch(TEXTS)
+    assert encode_all(tokenizer, TEXTS) == encode_all(direct, TEXTS)
 
 
 def test_hugging_face_folder_without_a_tokenizer_refused(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_sentence_piece_encodes_and_knows_its_eod(sentence_piece_model: Path, na
     assert 2 not in ids
     assert max(ids) < tokenizer.vocab_size
     assert tokenizer.decode(tokenizer.encode("quick fox")) == "quick fox"
-    assert tokenizer.encode_batch(["the", "fox"]) == [tokenizer.encode("the"), tokenizer.encode("fox")]
+    assert encode_all(tokenizer, ["the", "fox"]) == [tokenizer.encode("the"), tokenizer.encode("fox")]
 
 
 def test_bytes_decode_to_the_text() -> None:

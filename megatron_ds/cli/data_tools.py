@@ -1,0 +1,116 @@
+"""``megatron-ds data inspect | show | build-index``: what token files hold, and what a run makes of them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from megatron_ds.cli.data_run import consumed_before, find_run
+from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data.build import build_indices, plan_gpt_datasets, plan_table
+from megatron_ds.data.check import check_data
+from megatron_ds.data.describe import describe, report
+from megatron_ds.data.samples import samples_needed
+from megatron_ds.data.show import Step, show_step
+from megatron_ds.errors import ConfigError, Problem
+from megatron_ds.tokenizers import build_tokenizer
+from megatron_ds.utils.logging import logger
+
+_RUN_OPTIONS = (
+    "The run is given by --run, a folder that --save wrote, or by its own options (--deepspeed_config, --data-path, "
+    "--tokenizer-type …), which also stand over those of --run."
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the tool that the first word names.
+
+    Raises:
+        ConfigError: an option is wrong.
+        DataError: a file is missing or broken.
+        SystemExit: after help, or when there is no such tool.
+    """
+    commands: Mapping[str, tuple[Callable[[Sequence[str]], None], str]] = {
+        "inspect": (_inspect, "documents, tokens and lengths of token files"),
+        "show": (_show, "the text of the samples that a step of a run is trained on"),
+        "build-index": (_build_index, "build the sample indices of a run before it starts"),
+    }
+    if argv and argv[0] in commands:
+        commands[argv[0]][0](argv[1:])
+        return
+    lines = [f"  {name:<12} {what}" for name, (_, what) in commands.items()]
+    usage = ["usage: megatron-ds data COMMAND [options]", "", *lines, ""]
+    is_help = list(argv) in ([], ["--help"], ["-h"])
+    print("\n".join([*usage, "megatron-ds data COMMAND --help tells the options."]))
+    raise SystemExit(0 if is_help else 2)
+
+
+def _inspect(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        "megatron-ds data inspect", description="Says what token files hold. Reads all of their index, and their ids."
+    )
+    parser.add_argument("prefix", nargs="+", metavar="PREFIX", help="paths without .bin and .idx")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
+    arguments = parser.parse_args(argv)
+    for prefix in arguments.prefix:
+        description = describe(prefix)
+        print(description.to_json() if arguments.json else report(description))
+
+
+def _run_parser(name: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        f"megatron-ds data {name}", description=f"{description} {_RUN_OPTIONS}", allow_abbrev=False
+    )
+    parser.add_argument("--run", type=Path, metavar="DIR", help="folder of a run: run_config.json, metrics.jsonl")
+    parser.add_argument(
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="processes of the run, where its batch size follows from that (WORLD_SIZE, else of --run, else TP x PP)",
+    )
+    return parser
+
+
+def _found(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, RunConfig]:
+    arguments, words = parser.parse_known_args(argv)
+    return arguments, find_run(arguments.run, words, os.environ, arguments.world_size)
+
+
+def _show(argv: Sequence[str]) -> None:
+    parser = _run_parser("show", "Prints the samples of one step: where they are from, and their text.")
+    parser.add_argument("--step", type=int, required=True, metavar="N", help="number of the step, from 1")
+    parser.add_argument("--samples", type=int, metavar="K", help="show the first K samples of the step only")
+    arguments, run = _found(parser, argv)
+    if not 1 <= arguments.step <= run.training.train_iters:
+        raise ConfigError(Problem(f"--step {arguments.step} is not one of the run's {run.training.train_iters} steps"))
+    problems = check_data(run.data, seq_length=run.model.seq_length, samples=samples_needed(run))
+    if problems:
+        raise ConfigError(problems)
+    tokenizer = None
+    if run.data.tokenizer_type is not None:
+        tokenizer = build_tokenizer(run.data, vocab_size=run.model.vocab_size)
+    first, is_logged = consumed_before(arguments.step, run.global_batch_size, arguments.run)
+    step = Step(arguments.step, first, run.global_batch_size, is_logged)
+    for line in show_step(run, step, tokenizer, most_samples=arguments.samples):
+        sys.stdout.write(line + "\n")
+
+
+def _build_index(argv: Sequence[str]) -> None:
+    parser = _run_parser("build-index", "Builds the sample indices that a run will need, and that are not there yet.")
+    _, run = _found(parser, argv)
+    start = time.perf_counter()
+    samples = samples_needed(run)
+    problems = check_data(run.data, seq_length=run.model.seq_length, samples=samples)
+    if problems:
+        raise ConfigError(problems)
+    plans = plan_gpt_datasets(run.data, seq_length=run.model.seq_length, seed=run.training.seed, samples=samples)
+    num_built = build_indices(plans, run.data.data_cache_path)
+    for line in plan_table(plans):
+        logger.info(line)
+    num_parts = sum(part.key is not None for plan in plans for part in plan.parts)
+    seconds = time.perf_counter() - start
+    logger.info("%d of %d indices built, the others were there; %.1f s", num_built, num_parts, seconds)
