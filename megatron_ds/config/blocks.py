@@ -396,6 +396,13 @@ class TrainingConfig(OptionBlock):
         1000, "fp16: steps without overflow before the scale doubles.", ge=1, le=_MOST_STEPS
     )
     hysteresis: int = option(2, "fp16: overflows that are tolerated before the scale halves.", ge=1, le=_MOST_STEPS)
+    check_tp_replicas_interval: int | None = option(
+        None,
+        "Steps between checks that tensor-parallel ranks have equal copies of the parameters that are not cut; a "
+        "difference ends the run. Not given: none.",
+        ge=1,
+        le=_MOST_STEPS,
+    )
     checkpoint_activations: bool = option(
         False,
         "Recomputes each transformer layer in the backward pass instead of keeping its activations.",

@@ -80,7 +80,7 @@ _TABLE: tuple[_Idle, ...] = (
         "with a pipeline of one stage",
     ),
     _Idle(
-        ("parallel.sequence_parallel",),
+        ("parallel.sequence_parallel", "training.check_tp_replicas_interval"),
         lambda s: bool(s.value("parallel.tensor_model_parallel_size") == 1),
         "with a tensor-parallel size of 1",
     ),

@@ -38,6 +38,10 @@ def idle(argv, device="cpu", world_size=1):
             "--reset-position-ids has no effect with position_embedding_type alibi or none, which count no positions",
         ),
         (["--sequence-parallel"], "--sequence-parallel has no effect with a tensor-parallel size of 1"),
+        (
+            ["--check-tp-replicas-interval", "2"],
+            "--check-tp-replicas-interval has no effect with a tensor-parallel size of 1",
+        ),
         (["--add-qkv-bias"], "--add-qkv-bias has no effect without disable_bias_linear: all linear layers have biases"),
         (
             ["--deepnorm", "--no-use-scaled-init-method"],

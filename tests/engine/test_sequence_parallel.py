@@ -45,8 +45,6 @@ def test_gradients_of_norms_and_row_biases_are_those_of_one_process(model: str) 
 
 def _slices(case: Case) -> tuple[list[tuple[int, ...]], list[str]]:
     """Shapes of the residual stream around this rank's layers, and the replicas that differ after some steps."""
-    from megatron_ds.engine.weights import replicas_differ
-
     tiny = TinyRun(case)
     shapes: list[tuple[int, ...]] = []
     for block in tiny.blocks:
@@ -54,7 +52,7 @@ def _slices(case: Case) -> tuple[list[tuple[int, ...]], list[str]]:
         block.attention.register_forward_hook(lambda _, entered, left: shapes.append(tuple(left.shape)))
     for step in range(4):
         tiny.train_step(step)
-    return shapes, replicas_differ(tiny.engine, tiny.mpu)
+    return shapes, tiny.engine.differing_replicas()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -15,20 +15,18 @@ PERTURBED = "layers.0.input_layernorm.weight"
 
 def _differences(case: Case) -> tuple[int, list[str], list[str]]:
     """How many replicas there are, which of them differed at some check, and which do after one copy was changed."""
-    from megatron_ds.engine.weights import replicas_differ
-
     tiny = TinyRun(case)
     replicas = [name for name, parameter in tiny.engine.named_parameters() if shard_spec(parameter).dim is None]
     different: list[str] = []
     for step in range(STEPS):
         tiny.train_step(step)
         if (step + 1) % CHECK_EVERY == 0:
-            different += replicas_differ(tiny.engine, tiny.mpu)
+            different += tiny.engine.differing_replicas()
     if tiny.mpu.tp_rank == 1:
         with torch.no_grad():
             weight = dict(tiny.engine.named_parameters())[PERTURBED]
             weight[0] += 2**-6
-    return len(replicas), different, replicas_differ(tiny.engine, tiny.mpu)
+    return len(replicas), different, tiny.engine.differing_replicas()
 
 
 @pytest.mark.slow
