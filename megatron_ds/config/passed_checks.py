@@ -27,6 +27,7 @@ def passed_problems(file: DeepSpeedFile, settings: Settings) -> Iterator[Problem
     yield from _kind_problems(file.passed, file.label, "", fillable)
     yield from _dtype_problems(file, settings)
     yield from _offload_problems(file, settings)
+    yield from _partition_problems(file, settings)
 
 
 def _kind_problems(block: Mapping[str, Any], label: str, name: str, fillable: Container[str]) -> Iterator[Problem]:
@@ -80,6 +81,18 @@ def _offload_problems(file: DeepSpeedFile, settings: Settings) -> Iterator[Probl
             source = Source("device", "cpu", origin)
             yield from _offload_stage_problems(settings, key, least_stage, source)
             yield from _ratio_problems(settings, block, origin.replace("device", "ratio"))
+
+
+def _partition_problems(file: DeepSpeedFile, settings: Settings) -> Iterator[Problem]:
+    """Sending shares of an activation between stages needs the same activation on all tensor-parallel ranks."""
+    block = file.passed.get("pipeline", {})
+    for key in ("pipe_partitioned", "grad_partitioned"):
+        if block.get(key) is True and settings.value("parallel.sequence_parallel"):
+            yield Problem(
+                f"pipeline.{key} can't be with sequence_parallel, which cuts what goes from stage to stage already",
+                (Source(key, "true", f"{file.label}: pipeline.{key}"), *settings.sources("parallel.sequence_parallel")),
+                "remove the key",
+            )
 
 
 def _offload_stage_problems(settings: Settings, key: str, least_stage: int, source: Source) -> Iterator[Problem]:

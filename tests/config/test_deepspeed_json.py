@@ -203,6 +203,7 @@ def test_auto_that_nothing_fills_is_listed(tmp_path):
         ({"gradient_cliping": 1}, ["unknown key gradient_cliping", "gradient_clipping"]),
         ({"zero_optimisation": {}}, ["zero_optimisation", "zero_optimization"]),
         ({"stage": 1}, ["unknown key stage", "its place is zero_optimization.stage"]),
+        ({"megatron_ds": {"model": {"swiglu": True}}}, ["unknown key", 'in a JSON it is "activation": "swiglu"']),
         ({"num_layers": 1}, ["its place is megatron_ds.model.num_layers"]),
         ({"megatrn_ds": {}}, ["did you mean megatron_ds?"]),
         ({"zero_optimization": {"overlap_com": True}}, ["zero_optimization.overlap_com", "overlap_comm"]),
@@ -396,6 +397,15 @@ def test_offload_that_fits_is_passed_on(tmp_path, stage, param):
     if param is not None:
         zero["offload_param"] = {"device": param}
     assert resolved(with_json(tmp_path, {"zero_optimization": zero})).deepspeed["zero_optimization"] == zero
+
+
+def test_sequence_parallel_stages_send_whole_slices(tmp_path):
+    flags = ("--sequence-parallel", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2")
+    sent = {"pipe_partitioned": False, "grad_partitioned": False}
+    assert resolved(words(*flags), 4).deepspeed["pipeline"] == sent
+    assert "pipeline" not in resolved(words(*flags[1:]), 4).deepspeed
+    argv = with_json(tmp_path, {"pipeline": {"pipe_partitioned": True}}, *flags)
+    assert "pipe_partitioned can't be with sequence_parallel" in only_problem(argv, 4)
 
 
 def test_fp16_block_carries_our_options():
