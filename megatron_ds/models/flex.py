@@ -7,6 +7,7 @@ out, so that many documents in one sample, or a window, cost less than one docum
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
