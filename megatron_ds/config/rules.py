@@ -385,6 +385,13 @@ def attention_backend_fits(settings: Settings) -> Iterator[Problem]:
             settings.sources(path, "model.attention_dropout"),
             "set --attention-dropout 0, or leave --attention-backend out: with dropout it takes SDPA and a mask",
         )
+    hidden, heads = settings.value("model.hidden_size"), settings.value("model.num_attention_heads")
+    if backend == "flex" and hidden and heads and hidden // heads < 16:
+        yield Problem(
+            f"attention_backend flex takes heads of at least 16, and these have {hidden // heads}",
+            settings.sources(path, "model.hidden_size", "model.num_attention_heads"),
+            "use fewer heads, or leave --attention-backend out",
+        )
     if backend in ("flash", "cudnn") and settings.precision == "fp32":
         yield Problem(
             f"attention_backend {backend} takes 16-bit numbers only, and this run is in fp32",

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import ConfigError, Problem
-from megatron_ds.models.flex import FlexAttention
+from megatron_ds.models.flex import LEAST_HEAD_SIZE, FlexAttention
 from megatron_ds.models.norms import norm_class
 from megatron_ds.models.positions import alibi_slopes, document_positions, rotary_frequencies, rotate
 from megatron_ds.models.sdpa import SdpaAttention
@@ -56,8 +56,9 @@ class AttentionScheme:
     def _choose_kernel(self, backend: str, device: torch.device) -> FlexAttention | SdpaAttention:
         config = self.config
         is_masked = self.has_alibi or config.window_size is not None or self.separates_documents
-        # Flex attention has no dropout; then the mask is written out.
-        prefers_flex = device.type == "cuda" and is_masked and config.attention_dropout == 0
+        # Where flex attention can't be used, the mask is written out.
+        fits_flex = config.attention_dropout == 0 and config.head_size >= LEAST_HEAD_SIZE
+        prefers_flex = device.type == "cuda" and is_masked and fits_flex
         if backend == "flex" or (backend == "auto" and prefers_flex):
             slopes = alibi_slopes(config.num_attention_heads)[self._heads].to(device) if self.has_alibi else None
             return FlexAttention(config.window_size, slopes)

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 TILE = 128
+# PyTorch's kernels take no smaller heads; nor do they know dropout.
+LEAST_HEAD_SIZE = 16
 
 
 class FlexAttention:
