@@ -386,10 +386,11 @@ def attention_backend_fits(settings: Settings) -> Iterator[Problem]:
             "set --attention-dropout 0, or leave --attention-backend out: with dropout it takes SDPA and a mask",
         )
     hidden, heads = settings.value("model.hidden_size"), settings.value("model.num_attention_heads")
-    if backend == "flex" and hidden and heads and hidden // heads < 16:
+    head_size = settings.value("model.kv_channels") or (hidden // heads if hidden and heads else None)
+    if backend == "flex" and head_size is not None and head_size < 16:
         yield Problem(
-            f"attention_backend flex takes heads of at least 16, and these have {hidden // heads}",
-            settings.sources(path, "model.hidden_size", "model.num_attention_heads"),
+            f"attention_backend flex takes heads of at least 16, and these have {head_size}",
+            settings.sources(path, "model.hidden_size", "model.num_attention_heads", "model.kv_channels"),
             "use fewer heads, or leave --attention-backend out",
         )
     if backend in ("flash", "cudnn") and settings.precision == "fp32":
