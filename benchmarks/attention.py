@@ -2,8 +2,8 @@
 
     python benchmarks/attention.py
 
-Causal attention through each kernel of SDPA and through flex attention; then documents, ALiBi and a window, through flex
-attention and through SDPA with the mask written out. Warm-up of 5, mean of 20 calls.
+Causal attention through each kernel of SDPA and through flex attention; then documents, ALiBi and a window, through
+flex attention and through SDPA with the mask written out. Warm-up of 5, mean of 20 calls.
 """
 
 from __future__ import annotations
