@@ -225,6 +225,7 @@ def gpt_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
         mpu,
         reset_position_ids=data.reset_position_ids,
         reset_attention_mask=data.reset_attention_mask,
+        attention_backend=run.training.attention_backend,
     )
 
 

@@ -412,6 +412,11 @@ class TrainingConfig(OptionBlock):
         ge=1,
         le=_MOST_STEPS,
     )
+    attention_backend: Literal["auto", "cudnn", "flash", "efficient", "math", "flex"] = option(
+        "auto",
+        "Kernel of attention. `auto`: on CUDA cuDNN where it fits, else flash, memory-efficient or plain SDPA; flex "
+        "attention for ALiBi, windows and separate documents, which never writes out a mask. On a CPU always SDPA.",
+    )
     checkpoint_activations: bool = option(
         False,
         "Recomputes each transformer layer in the backward pass instead of keeping its activations.",

@@ -17,7 +17,7 @@ from megatron_ds.config.flags import CommandLine, help_text, no_groups_problem, 
 from megatron_ds.config.idle import idle_notes
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.passed_checks import passed_problems
-from megatron_ds.config.rules import broken_rules, fp16_on_cpu
+from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, fp16_on_cpu
 from megatron_ds.config.settings import Given, Settings, shortened, wrong_value
 from megatron_ds.errors import ConfigError, Problem, Source
 
@@ -198,8 +198,9 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
     if sources.file.accumulation is not None and "training.global_batch_size" in settings:
         sources.file.failed.add("training.micro_batch_size")  # not missing: it follows, or can't, which is reported
     problems = [*world_problems, *problems, *batch_problems, *range_problems, *broken_rules(settings)]
-    if settings.value("training.fp16") and accelerator_is_cpu(environ):
-        problems.append(fp16_on_cpu(settings))
+    if accelerator_is_cpu(environ):
+        problems += [fp16_on_cpu(settings)] if settings.value("training.fp16") else []
+        problems += attention_backend_on_cpu(settings)
     pp_path = "parallel.pipeline_model_parallel_size"
     if "--no-pipeline-parallel" in sources.line.switches and settings.value(pp_path) > 1:
         problems.append(no_pipeline_problem(settings.value(pp_path), settings.origin(pp_path)))

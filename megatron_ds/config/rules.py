@@ -417,6 +417,61 @@ def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
         )
 
 
+def attention_backend_fits(settings: Settings) -> Iterator[Problem]:
+    """Kernels differ in what they can do."""
+    path = "training.attention_backend"
+    backend = settings.value(path)
+    dropout = settings.value("model.attention_dropout")
+    if backend == "flex" and dropout:
+        yield Problem(
+            f"attention_backend flex has no dropout, and attention_dropout is {dropout}",
+            settings.sources(path, "model.attention_dropout"),
+            "set --attention-dropout 0, or leave --attention-backend out: with dropout it takes SDPA and a mask",
+        )
+    hidden, heads = settings.value("model.hidden_size"), settings.value("model.num_attention_heads")
+    head_size = settings.value("model.kv_channels") or (hidden // heads if hidden and heads else None)
+    if backend == "flex" and head_size is not None and head_size < 16:
+        yield Problem(
+            f"attention_backend flex takes heads of at least 16, and these have {head_size}",
+            settings.sources(path, "model.hidden_size", "model.num_attention_heads", "model.kv_channels"),
+            "use fewer heads, or leave --attention-backend out",
+        )
+    if backend in ("flash", "cudnn") and settings.precision == "fp32":
+        yield Problem(
+            f"attention_backend {backend} takes 16-bit numbers only, and this run is in fp32",
+            settings.sources(path),
+            "use --bf16, or leave --attention-backend out",
+        )
+    masked = [
+        name
+        for name, on in (
+            ("data.reset_attention_mask", settings.value("data.reset_attention_mask")),
+            ("model.prefix_lm", settings.value("model.prefix_lm")),
+            ("model.window_size", settings.value("model.window_size") is not None),
+            ("model.position_embedding_type", settings.value("model.position_embedding_type") == "alibi"),
+        )
+        if on
+    ]
+    if backend == "flash" and masked:
+        yield Problem(
+            f"attention_backend flash knows no mask, which {settings.source(masked[0]).name} needs",
+            settings.sources(path, *masked),
+            "use --attention-backend flex, or leave it out",
+        )
+
+
+def attention_backend_on_cpu(settings: Settings) -> Iterator[Problem]:
+    """A CPU has PyTorch's own kernel and the plain one; flex attention has no backward pass there."""
+    path = "training.attention_backend"
+    backend = settings.value(path)
+    if backend not in ("auto", "math"):
+        yield Problem(
+            f"attention_backend {backend} needs a GPU; this run will be on CPU (DS_ACCELERATOR, or no device found)",
+            settings.sources(path),
+            "leave --attention-backend out",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     processes_hold_whole_models,
     heads_divide_hidden_size,
@@ -447,6 +502,7 @@ RULES: tuple[Rule, ...] = (
     min_lr_is_below_lr,
     saves_have_a_folder,
     fresh_start_has_a_folder,
+    attention_backend_fits,
 )
 
 

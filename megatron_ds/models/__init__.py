@@ -1,5 +1,6 @@
 """Models as lists of layers. Nothing here knows DeepSpeed, ranks beyond the `mpu`, or how a model is trained."""
 
+from megatron_ds.models.attention import AttentionScheme, check_kernel
 from megatron_ds.models.gpt import GptLoss, gpt_layers
 from megatron_ds.models.init import initialize_weights
 from megatron_ds.models.layer_def import Activations, LayerDef, named_layer_parameters, tied_names
@@ -10,10 +11,12 @@ from megatron_ds.models.transformer import ParallelTransformerLayer
 
 __all__ = [
     "Activations",
+    "AttentionScheme",
     "GptLoss",
     "LayerDef",
     "ParallelTransformerLayer",
     "SequentialModel",
+    "check_kernel",
     "gpt_layers",
     "initialize_weights",
     "named_layer_parameters",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.errors import ConfigError, Problem
+from megatron_ds.models.flex import LEAST_HEAD_SIZE, FlexAttention
 from megatron_ds.models.norms import norm_class
 from megatron_ds.models.positions import alibi_slopes, document_positions, rotary_frequencies, rotate
+from megatron_ds.models.sdpa import SdpaAttention
 from megatron_ds.mpu import (
     ColumnParallelLinear,
     ModelParallelUnit,
@@ -30,6 +30,7 @@ class AttentionScheme:
         mpu: where this rank sits.
         reset_position_ids: angles count from 0 in each document.
         reset_attention_mask: tokens attend to their own document only.
+        backend: ``--attention-backend``.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class AttentionScheme:
         *,
         reset_position_ids: bool = False,
         reset_attention_mask: bool = False,
+        backend: str = "auto",
     ) -> None:
         self.config = config
         self.has_rope = config.position_embedding_type == "rope"
@@ -47,8 +49,25 @@ class AttentionScheme:
         self.separates_documents = reset_attention_mask
         heads = config.num_attention_heads // mpu.tp_size
         self._heads = slice(mpu.tp_rank * heads, (mpu.tp_rank + 1) * heads)
+        self.kernel = self._choose_kernel(backend, mpu.device)
         self._angles: tuple[Tensor, Tensor] | None = None
         self._mask: Tensor | None = None
+
+    def _choose_kernel(self, backend: str, device: torch.device) -> FlexAttention | SdpaAttention:
+        config = self.config
+        is_masked = self.has_alibi or config.window_size is not None or self.masks_by_ids
+        # Where flex attention can't be used, the mask is written out.
+        fits_flex = config.attention_dropout == 0 and config.head_size >= LEAST_HEAD_SIZE
+        prefers_flex = device.type == "cuda" and is_masked and fits_flex
+        if backend == "flex" or (backend == "auto" and prefers_flex):
+            slopes = alibi_slopes(config.num_attention_heads)[self._heads].to(device) if self.has_alibi else None
+            return FlexAttention(config.window_size, slopes, has_prefix=config.prefix_lm)
+        return SdpaAttention(backend, device)
+
+    @property
+    def masks_by_ids(self) -> bool:
+        """Whether ids decide which tokens a token attends to."""
+        return self.separates_documents or self.config.prefix_lm
 
     @property
     def reads_documents(self) -> bool:
@@ -71,6 +90,22 @@ class AttentionScheme:
             positions = document_positions(document_ids)
             return cosines[0, 0][positions].unsqueeze(1), sines[0, 0][positions].unsqueeze(1)
         return cosines[:, :, :sequence], sines[:, :, :sequence]
+
+    def kernel_in_use(self, query: Tensor, key: Tensor) -> str | None:
+        """The kernel that a training step uses for such heads, for the start-up message; None when there is none.
+
+        Args:
+            query: ``[B, N/tp, S, D]``; only its dtype, shape and device matter.
+            key: ``[B, G/tp or 1, S, D]``.
+        """
+        if isinstance(self.kernel, FlexAttention):
+            return "flex"
+        if query.device.type != "cuda":
+            return "SDPA on CPU"
+        ids = torch.zeros(query.shape[0], query.shape[2], dtype=torch.int32, device=query.device)
+        mask = self.mask(query, ids if self.masks_by_ids else None)
+        name = self.kernel.kernel_for(query, key, mask, self.config.attention_dropout)
+        return None if name is None else f"SDPA {name}" + (" with a written-out mask" if mask is not None else "")
 
     def mask(self, query: Tensor, document_ids: Tensor | None) -> Tensor | None:
         """What is added to scores, or which of them count; the one place that decides on it.
@@ -183,7 +218,7 @@ class ParallelAttention(nn.Module):
             angles = self.scheme.angles(query, document_ids)
             query = rotate(query, angles, interleaved=self.interleaved)
             key = rotate(key, angles, interleaved=self.interleaved)
-        context = self._attend(query, key, value, self.scheme.mask(query, document_ids))
+        context = self._attend(query, key, value, document_ids)
         # [B, N/tp, S, D] -> [S, B, N D/tp]
         context = context.permute(2, 0, 1, 3).flatten(2)
         output: Tensor = self.dense(context)
@@ -216,26 +251,16 @@ class ParallelAttention(nn.Module):
         query = query.view(sequence, batch, self.heads_per_rank, self.head_size).permute(1, 2, 0, 3)
         return query, key, value
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        shared = query.shape[1] != key.shape[1]
-        if shared and mask is not None:
-            # The kernels that take a mask don't know shared heads; without this, SDPA falls back to its slow path.
-            key, value = (each.repeat_interleave(query.shape[1] // each.shape[1], 1) for each in (key, value))
-            shared = False
-        attend = partial(
-            F.scaled_dot_product_attention,
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            is_causal=mask is None,
-            **({"enable_gqa": True} if shared else {}),
-        )
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, document_ids: Tensor | None) -> Tensor:
+        kernel = self.scheme.kernel
+        if isinstance(kernel, FlexAttention):
+            return kernel(query, key, value, document_ids if self.scheme.masks_by_ids else None)
+        mask = self.scheme.mask(query, document_ids)
         if not (self.training and self.dropout > 0):
-            return attend()
+            return kernel(query, key, value, mask)
         # Each rank drops probabilities of its own heads, so the masks must differ over the tensor-parallel group.
         with self.mpu.rng.fork():
-            return attend(dropout_p=self.dropout)
+            return kernel(query, key, value, mask, self.dropout)
 
 
 def document_mask(document_ids: Tensor) -> Tensor:
@@ -249,3 +274,29 @@ def document_mask(document_ids: Tensor) -> Tensor:
     """
     same = document_ids.unsqueeze(2) == document_ids.unsqueeze(1)
     return same.tril_().unsqueeze(1)
+
+
+def check_kernel(config: ModelConfig, mpu: ModelParallelUnit, scheme: AttentionScheme, like: Tensor) -> str:
+    """The kernel of attention, for the start-up message.
+
+    Args:
+        config: the architecture.
+        mpu: where this rank sits.
+        scheme: as the layers have it.
+        like: of the dtype and on the device that layers compute with, ``[B, …]`` for a micro-batch of B.
+
+    Raises:
+        ConfigError: no kernel that may be used takes these shapes.
+    """
+    sizes = [max(1, heads // mpu.tp_size) for heads in (config.num_attention_heads, config.num_kv_heads)]
+    query, key = (like.new_empty(len(like), heads, config.seq_length, config.head_size) for heads in sizes)
+    name = scheme.kernel_in_use(query, key)
+    if name is None:
+        raise ConfigError(
+            Problem(
+                f"no kernel that --attention-backend allows can compute attention of {sizes[0]} heads of "
+                f"{config.head_size} over {config.seq_length} tokens in {like.dtype}",
+                advice="use --attention-backend auto",
+            )
+        )
+    return name

@@ -42,6 +42,7 @@ def gpt_layers(
     *,
     reset_position_ids: bool = False,
     reset_attention_mask: bool = False,
+    attention_backend: str = "auto",
 ) -> list[LayerDef]:
     """The layers of a GPT, from tokens ``[B, S]`` to logits ``[S, B, V/tp]``.
 
@@ -53,6 +54,7 @@ def gpt_layers(
         mpu: where this rank sits.
         reset_position_ids: positions count from 0 in each document.
         reset_attention_mask: tokens attend to their own document only.
+        attention_backend: ``--attention-backend``.
     """
     assert config.vocab_size is not None, "the vocabulary size is resolved before a model is built"
     vocab_size, padded_vocab_size = config.vocab_size, config.padded_vocab_size(mpu.tp_size)
@@ -63,7 +65,11 @@ def gpt_layers(
     # A layer's `module_type` stays the plain class: how a pipeline deals layers to stages does not depend on a switch.
     has_documents = reset_position_ids or reset_attention_mask or config.prefix_lm
     scheme = AttentionScheme(
-        config, mpu, reset_position_ids=reset_position_ids, reset_attention_mask=reset_attention_mask
+        config,
+        mpu,
+        reset_position_ids=reset_position_ids,
+        reset_attention_mask=reset_attention_mask,
+        backend=attention_backend,
     )
     embedding = DocumentEmbedding if has_documents else VocabParallelEmbedding
     block = DocumentTransformerLayer if scheme.reads_documents else ParallelTransformerLayer

@@ -9,13 +9,15 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
-from megatron_ds.models import GptLoss, gpt_layers, whole_model_specs
+from megatron_ds.models import AttentionScheme, GptLoss, check_kernel, gpt_layers, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
@@ -52,6 +54,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         run.model,
         reset_position_ids=run.data.reset_position_ids,
         reset_attention_mask=run.data.reset_attention_mask,
+        attention_backend=run.training.attention_backend,
     )
     engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
     if found is not None:
@@ -60,6 +63,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         _note_options(resolved, Path(run.checkpoint.save), engine.progress)
     specs = whole_model_specs(layers, mpu.topology)
     _say_what_runs(resolved, specs, engine, mpu, found)
+    logger.info("attention: %s", _attention_kernel(run, mpu))
 
     saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
     with Reporter(run, mpu.global_rank, joined.device, engine.progress) as reporter:
@@ -86,6 +90,18 @@ def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
         # No collective: indexing may take longer than one waits.
         wait=partial(wait_for_all, joined.store, "sample indices"),
     )
+
+
+def _attention_kernel(run: RunConfig, mpu: ModelParallelUnit) -> str:
+    scheme = AttentionScheme(
+        run.model,
+        mpu,
+        reset_attention_mask=run.data.reset_attention_mask,
+        backend=run.training.attention_backend,
+    )
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.training.precision]
+    like = torch.empty(run.training.micro_batch_size, dtype=dtype, device=mpu.device)
+    return check_kernel(run.model, mpu, scheme, like)
 
 
 def _say_what_runs(

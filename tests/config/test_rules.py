@@ -243,6 +243,29 @@ def test_zero_stage_not_given_follows_from_precision_and_pipeline(extra, world_s
 
 
 @pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (["flex", "--attention-dropout", "0.1"], ["flex has no dropout", "attention_dropout is 0.1"]),
+        (["flex", "--kv-channels", "8"], ["heads of at least 16, and these have 8"]),
+        (["flash"], ["flash takes 16-bit numbers only", "--bf16"]),
+        (["cudnn"], ["cudnn takes 16-bit numbers only"]),
+        (["flash", "--bf16", "--window-size", "4"], ["flash knows no mask, which window_size needs"]),
+        (["flash", "--bf16", "--position-embedding-type", "alibi"], ["which position_embedding_type needs"]),
+    ],
+)
+def test_attention_backend_that_does_not_fit_is_refused(flags: list[str], parts: list[str]) -> None:
+    base = ["--attention-dropout", "0", "--kv-channels", "16", "--attention-backend", *flags]
+    text = only_problem(words(*base), DS_ACCELERATOR="cuda")
+    assert all(part in text for part in parts), text
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "flash", "efficient", "flex"])
+def test_attention_backend_of_a_gpu_is_refused_on_a_cpu(backend: str) -> None:
+    words_ = words("--bf16", "--attention-dropout", "0", "--kv-channels", "16", "--attention-backend", backend)
+    assert f"attention_backend {backend} needs a GPU" in only_problem(words_)
+
+
+@pytest.mark.parametrize(
     ("environ", "nodes", "is_cpu"),
     [
         ({"DS_ACCELERATOR": "cpu"}, ["nvidia0"], True),
