@@ -206,11 +206,47 @@ class TrainingConfig(OptionBlock):
         1000, "fp16: steps without overflow before the scale doubles.", ge=1, le=_MOST_STEPS
     )
     hysteresis: int = option(2, "fp16: overflows that are tolerated before the scale halves.", ge=1, le=_MOST_STEPS)
+    recompute_granularity: Literal["full", "selective"] | None = option(
+        None,
+        "What the backward pass computes again instead of keeping it. `full`: whole transformer layers; `selective`: "
+        "the core of attention, between queries, keys, values and what comes out. Not given: nothing.",
+    )
     checkpoint_activations: bool = option(
         False,
-        "Recomputes each transformer layer in the backward pass instead of keeping its activations.",
-        aliases=("--recompute-activations", "--deepspeed-activation-checkpointing"),
+        "Short for --recompute-granularity full.",
+        aliases=("--deepspeed-activation-checkpointing",),
     )
+    recompute_activations: bool = option(False, "Short for --recompute-granularity selective.")
+    recompute_method: Literal["uniform", "block"] = option(
+        "uniform",
+        "full recomputation: of chunks of --recompute-num-layers layers, of which only the first one's input is kept "
+        "(`uniform`), or of each of the first --recompute-num-layers layers of every stage and no other (`block`).",
+        aliases=("--activations-checkpoint-method",),
+    )
+    recompute_num_layers: int | None = option(
+        None,
+        "Layers in a chunk (uniform; 1 when not given), or recomputed layers of each stage (block).",
+        aliases=("--checkpoint-num-layers", "--activations-checkpoint-num-layers"),
+        ge=1,
+        le=10**5,
+    )
+    distribute_saved_activations: bool = option(
+        False,
+        "full recomputation: each tensor-parallel rank keeps its share of the inputs that recomputation starts from.",
+        aliases=("--partition-activations",),
+    )
+    checkpoint_in_cpu: bool = option(
+        False,
+        "full recomputation: the inputs that it starts from wait in pinned host memory.",
+        aliases=("--cpu-checkpointing",),
+    )
+
+    @property
+    def recompute(self) -> Literal["full", "selective"] | None:
+        """What the backward pass computes again, whichever of the options says it."""
+        if self.recompute_granularity is not None:
+            return self.recompute_granularity
+        return "full" if self.checkpoint_activations else "selective" if self.recompute_activations else None
 
     @property
     def precision(self) -> Literal["fp32", "bf16", "fp16"]:

@@ -35,6 +35,8 @@ OURS: Mapping[str, str] = {
     "fp16.hysteresis": "training.hysteresis",
     "fp16.min_loss_scale": "training.min_loss_scale",
     "zero_optimization.stage": "parallel.zero_stage",
+    "activation_checkpointing.partition_activations": "training.distribute_saved_activations",
+    "activation_checkpointing.cpu_checkpointing": "training.checkpoint_in_cpu",
     "optimizer.type": "`Adam` or `AdamW`; both mean AdamW here, as in DeepSpeed",
     "optimizer.params.lr": "optimizer.lr",
     "optimizer.params.betas": "optimizer.adam_beta1, optimizer.adam_beta2",
@@ -128,7 +130,7 @@ PASSED: Mapping[str, Mapping[str, Kind]] = {
     "optimizer.params": {},
     "scheduler": {},
     "scheduler.params": {},
-    "activation_checkpointing": {"number_checkpoints": kinds.POSITIVE},
+    "activation_checkpointing": {},
     "pipeline": {"pipe_partitioned": kinds.SWITCH, "grad_partitioned": kinds.SWITCH},
     "data_types": {
         "grad_accum_dtype": kinds.DTYPE,
@@ -208,7 +210,7 @@ def _removed(what: str, instead: str = "remove the key") -> Refusal:
     return Refusal(f"DeepSpeed 0.19.8 has removed {what}", instead, removed=True)
 
 
-_RECOMPUTE = "take it out and use --checkpoint-activations, which recomputes every transformer layer"
+_RECOMPUTE = "take it out and use --recompute-granularity full, which recomputes transformer layers"
 _LATER = "take it out; megatron_ds doesn't support it yet"
 
 REFUSED: Mapping[str, Refusal] = {
@@ -284,16 +286,23 @@ REFUSED: Mapping[str, Refusal] = {
     "scheduler.params.warmup_min_lr": Refusal("warm-up starts at 0 here", "remove the key", (0, "auto")),
     "scheduler.params.warmup_min_ratio": Refusal("warm-up starts at 0 here", "remove the key", (0, "auto")),
     # What our own code does, or will do.
-    "activation_checkpointing.partition_activations": Refusal("recomputation isn't done by this block", _RECOMPUTE),
-    "activation_checkpointing.cpu_checkpointing": Refusal("recomputation isn't done by this block", _RECOMPUTE),
+    "activation_checkpointing.number_checkpoints": Refusal(
+        "DeepSpeed reads it for contiguous_memory_optimization only",
+        "take it out; --recompute-num-layers says how many layers share one saved input",
+        (None,),
+    ),
     "activation_checkpointing.contiguous_memory_optimization": Refusal(
-        "recomputation isn't done by this block", _RECOMPUTE
+        "saved inputs aren't copied into one buffer here", "remove the key"
     ),
     "activation_checkpointing.synchronize_checkpoint_boundary": Refusal(
-        "recomputation isn't done by this block", _RECOMPUTE
+        "recomputation needs no synchronization here", "remove the key"
     ),
-    "activation_checkpointing.profile": Refusal("recomputation isn't done by this block", _RECOMPUTE),
-    "pipeline.activation_checkpoint_interval": Refusal("recomputation isn't done by this key", _RECOMPUTE, (0, None)),
+    "activation_checkpointing.profile": Refusal("recomputation isn't timed here", "remove the key"),
+    "pipeline.activation_checkpoint_interval": Refusal(
+        "recomputation isn't done by this key",
+        "take it out and use --recompute-granularity full with --recompute-num-layers in place of the interval",
+        (0, None),
+    ),
     "pipeline.use_reentrant": Refusal(
         "reentrant recomputation loses gradients of layers whose inputs need none", _RECOMPUTE
     ),

@@ -260,6 +260,58 @@ def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
         )
 
 
+def one_granularity(settings: Settings) -> Iterator[Problem]:
+    """Whole layers are recomputed, or the core of attention."""
+    found = settings.recompute_sources
+    if len(found) > 1:
+        paths = [path for each in found.values() for path in each]
+        yield Problem(
+            f"{' and '.join(settings.source(path).name for path in paths)} ask for different recomputation",
+            settings.sources(*paths),
+            "keep one: --recompute-granularity full (whole layers) or selective (the core of attention)",
+        )
+
+
+def saved_inputs_are_those_of_layers(settings: Settings) -> Iterator[Problem]:
+    """What can be cut or moved is the input of a recomputed layer."""
+    for name in ("distribute_saved_activations", "checkpoint_in_cpu"):
+        found = settings.recompute_sources
+        if settings.value(f"training.{name}") and "full" not in found:
+            paths = [path for each in found.values() for path in each]
+            yield Problem(
+                f"{name} is about the inputs of recomputed layers, and no layers are recomputed",
+                settings.sources(f"training.{name}", *paths),
+                f"add --recompute-granularity full, or leave {name} out",
+            )
+
+
+def saved_inputs_are_cut_evenly(settings: Settings) -> Iterator[Problem]:
+    """Each tensor-parallel rank keeps an equal share."""
+    if settings.value("training.distribute_saved_activations"):
+        rule = "with distribute_saved_activations each tensor-parallel rank keeps an equal share of a layer's input"
+        yield from _divisible(settings, "model.hidden_size", _TP, rule)
+
+
+def recomputed_layers_exist(settings: Settings) -> Iterator[Problem]:
+    """The block method says how many layers of a stage; neither method has more than there are."""
+    path, method = "training.recompute_num_layers", "training.recompute_method"
+    number, layers = settings.value(path), settings.value("model.num_layers")
+    if "full" not in settings.recompute_sources:
+        return
+    if number is None and settings.value(method) == "block":
+        yield Problem(
+            "recompute_method block doesn't say how many layers of each stage are recomputed",
+            settings.sources(method),
+            "give --recompute-num-layers, or use recompute_method uniform",
+        )
+    if number and layers and number > layers:
+        yield Problem(
+            f"recompute_num_layers {number} is more than the model's {layers} layers",
+            settings.sources(path, "model.num_layers"),
+            f"use {layers} or less",
+        )
+
+
 RULES: tuple[Rule, ...] = (
     processes_hold_whole_models,
     heads_divide_hidden_size,
@@ -273,6 +325,10 @@ RULES: tuple[Rule, ...] = (
     zero_stage_0_is_fp32,
     one_precision,
     fp16_scales_are_powers,
+    one_granularity,
+    saved_inputs_are_those_of_layers,
+    saved_inputs_are_cut_evenly,
+    recomputed_layers_exist,
     sequence_fits_positions,
     one_warmup,
     warmup_ends_before_decay,

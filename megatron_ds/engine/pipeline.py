@@ -22,7 +22,15 @@ from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.loss_weights import token_weights
 from megatron_ds.engine.stage_norm import sum_norm_over_stages_once
 from megatron_ds.errors import ConfigError, Problem
-from megatron_ds.models import Activations, LayerDef, named_layer_parameters, tied_names
+from megatron_ds.models import (
+    NO_RECOMPUTE,
+    Activations,
+    LayerDef,
+    Recompute,
+    named_layer_parameters,
+    tied_names,
+    with_recomputation,
+)
 from megatron_ds.mpu import ModelParallelUnit
 
 
@@ -50,9 +58,44 @@ class _TiedSpec(TiedLayerSpec):  # type: ignore[misc]
         return self._builder(self._layer)
 
 
+class StageModule(PipelineModule):  # type: ignore[misc]
+    """One stage's layers, with those that are run again in the backward pass joined to one step each.
+
+    Args:
+        recompute: what is run again.
+        allowed: for each layer of the whole model, whether it may be run again.
+        mpu: where this rank sits.
+        *arguments: DeepSpeed's.
+        **named_arguments: DeepSpeed's.
+    """
+
+    def __init__(
+        self,
+        recompute: Recompute,
+        allowed: Sequence[bool],
+        mpu: ModelParallelUnit,
+        *arguments: Any,
+        **named_arguments: Any,
+    ) -> None:
+        super().__init__(*arguments, **named_arguments)
+        own = allowed[self._local_start : self._local_stop]
+        self._steps = with_recomputation(self.forward_funcs, own, recompute, mpu)
+
+    def forward(self, inputs: Activations) -> Activations:
+        """Runs the stage's layers."""
+        for step in self._steps:
+            inputs = step(inputs)
+        return inputs
+
+
 def build_pipeline_module(
-    layers: Sequence[LayerDef], builder: LayerBuilder, loss: LossFunction, mpu: ModelParallelUnit, partition_method: str
-) -> PipelineModule:
+    layers: Sequence[LayerDef],
+    builder: LayerBuilder,
+    loss: LossFunction,
+    mpu: ModelParallelUnit,
+    partition_method: str,
+    recompute: Recompute = NO_RECOMPUTE,
+) -> StageModule:
     """Deals `layers` to stages and builds this stage's modules, without values in their parameters.
 
     Args:
@@ -61,6 +104,7 @@ def build_pipeline_module(
         loss: from logits, labels and token weights to a scalar; runs on the last stage.
         mpu: where this rank sits.
         partition_method: DeepSpeed's ``type:REGEX``, ``parameters`` or ``uniform``.
+        recompute: what is run again in the backward pass.
     """
     _check_partition(layers, partition_method)
     tied = tied_names(layers)
@@ -69,7 +113,15 @@ def build_pipeline_module(
     ]
     topology = PipeModelDataParallelTopology(num_pp=mpu.pp_size, num_mp=mpu.tp_size, num_dp=mpu.dp_size)
     with redirect_stdout(StringIO()):  # its own list of layers, printed whatever the log level
-        module = PipelineModule(specs, topology=topology, loss_fn=loss, partition_method=partition_method)
+        module = StageModule(
+            recompute,
+            [layer.recompute for layer in layers],
+            mpu,
+            specs,
+            topology=topology,
+            loss_fn=loss,
+            partition_method=partition_method,
+        )
     place = topology.get_coord(mpu.global_rank)
     assert (place.pipe, place.data, place.model) == (mpu.pp_rank, mpu.dp_rank, mpu.tp_rank), "one order of ranks"
     return module

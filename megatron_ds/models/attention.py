@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch.nn.functional as F
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.mpu import ColumnParallelLinear, ModelParallelUnit, RowParallelLinear
+
+CoreAttention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 class ParallelAttention(nn.Module):
@@ -56,6 +59,10 @@ class ParallelAttention(nn.Module):
         # Each rank drops probabilities of its own heads, so the masks must differ over the tensor-parallel group.
         with self.mpu.rng.fork():
             return attend(dropout_p=self.dropout)
+
+    def wrap_core(self, wrap: Callable[[CoreAttention], CoreAttention]) -> None:
+        """Puts `wrap` of the core attention, from queries, keys and values to what they attend to, in its place."""
+        self._attend = wrap(self._attend)  # type: ignore[method-assign, assignment]
 
 
 def document_mask(document_ids: Tensor) -> Tensor:

@@ -28,6 +28,12 @@ def with_json(tmp_path, content: dict[str, Any], *extra: str, **changes: str | N
         ({"optimizer": {"params": {"eps": 1e-6, "torch_adam": True}}}, {}, "optimizer.adam_eps", 1e-6),
         ({"optimizer": {"params": {"weight_decay": 0}}}, {}, "optimizer.weight_decay", 0.0),
         ({"fp16": {"enabled": False, "initial_scale_power": 10}}, {}, "training.initial_loss_scale", 1024.0),
+        (
+            {"activation_checkpointing": {"partition_activations": False}},
+            {},
+            "training.distribute_saved_activations",
+            False,
+        ),
         ({"fp16": {"loss_scale_window": 7, "hysteresis": 3}}, {}, "training.hysteresis", 3),
         ({"scheduler": {"type": "WarmupLR"}}, {}, "optimizer.lr_decay_style", "constant"),
         (
@@ -76,6 +82,18 @@ def test_deepspeed_key_and_flag_that_differ_name_both_places(tmp_path, content, 
     assert "is given twice" in text
     assert f"from {flag[0]}" in text
     assert "ds.json: " in text and key in text
+
+
+def test_activation_checkpointing_block_says_how_recomputation_keeps_its_inputs(tmp_path):
+    content = {"activation_checkpointing": {"partition_activations": True, "cpu_checkpointing": True}}
+    result = resolved(with_json(tmp_path, content, "--checkpoint-activations"))
+    training = result.run.training
+    assert (training.recompute, training.distribute_saved_activations, training.checkpoint_in_cpu) == (
+        "full",
+        True,
+        True,
+    )
+    assert "activation_checkpointing" not in result.deepspeed
 
 
 def test_deepspeed_key_and_block_that_differ_are_a_contradiction(tmp_path):
@@ -263,10 +281,14 @@ def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_pat
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ({"activation_checkpointing": {"partition_activations": True}}, "--checkpoint-activations"),
-        ({"activation_checkpointing": {"cpu_checkpointing": True}}, "--checkpoint-activations"),
-        ({"pipeline": {"activation_checkpoint_interval": 1}}, "--checkpoint-activations"),
-        ({"pipeline": {"use_reentrant": True}}, "--checkpoint-activations"),
+        ({"activation_checkpointing": {"partition_activations": True}}, "add --recompute-granularity full"),
+        ({"activation_checkpointing": {"cpu_checkpointing": True}}, "add --recompute-granularity full"),
+        ({"activation_checkpointing": {"number_checkpoints": 4}}, "--recompute-num-layers says how many"),
+        ({"activation_checkpointing": {"contiguous_memory_optimization": True}}, "remove the key"),
+        ({"activation_checkpointing": {"synchronize_checkpoint_boundary": True}}, "remove the key"),
+        ({"activation_checkpointing": {"profile": True}}, "remove the key"),
+        ({"pipeline": {"activation_checkpoint_interval": 1}}, "--recompute-num-layers in place of the interval"),
+        ({"pipeline": {"use_reentrant": True}}, "--recompute-granularity full"),
         ({"pipeline": {"stages": 2}}, "--pipeline-model-parallel-size"),
         ({"tensor_parallel": {"autotp_size": 2}}, "--tensor-model-parallel-size"),
         ({"compile": {"deepcompile": True}}, "compile is refused"),
@@ -318,7 +340,6 @@ def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_pat
         ({"aio": {"block_size": "x"}}, "aio.block_size is a whole number"),
         ({"data_types": {"keep_in_fp32_modules": 3}}, 'is "auto" or a list of names, not 3'),
         ({"zero_optimization": {"leaf_module": {"classes": 3}}}, "classes is a name or a list of names, not 3"),
-        ({"activation_checkpointing": {"number_checkpoints": "x"}}, "number_checkpoints is a whole number"),
         ({"zero_optimization": {"reduce_bucket_size": 10**400}}, "reduce_bucket_size is a whole number"),
         ({"gradient_clipping": 10**400}, "gradient_clipping is a number"),
         ({"gradient_accumulation_steps": 10**12}, "global_batch_size is a number less than or equal to 1000000000"),
@@ -338,6 +359,7 @@ def test_deepspeed_key_that_fights_with_us_is_refused_with_the_way_out(tmp_path,
     "content",
     [
         {"activation_checkpointing": {"partition_activations": False, "cpu_checkpointing": False}},
+        {"activation_checkpointing": {"number_checkpoints": None, "contiguous_memory_optimization": False}},
         {"pipeline": {"activation_checkpoint_interval": 0, "stages": "auto", "seed_layers": False}},
         {"torch_autocast": {"enabled": False}},
         {"prescale_gradients": False, "gradient_predivide_factor": 1.0, "gradient_allreduce_op": "mean"},

@@ -73,6 +73,37 @@ BROKEN = {
         ["warm-up of 7 steps is longer than the run", "step 6", "--train-iters"],
     ),
     "warmup_decay": (["--lr-warmup-iters", "5", "--lr-decay-iters", "4"], {}, 1, ["warm-up of 5", "--lr-decay-iters"]),
+    "recompute_twice": (
+        ["--checkpoint-activations", "--recompute-granularity", "selective"],
+        {},
+        1,
+        ["recompute_granularity and checkpoint_activations", "different recomputation", "keep one"],
+    ),
+    "recompute_short_forms": (
+        ["--checkpoint-activations", "--recompute-activations"],
+        {},
+        1,
+        ["checkpoint_activations and recompute_activations"],
+    ),
+    "distribute_without_layers": (
+        ["--distribute-saved-activations", "--recompute-granularity", "selective", TP, "2"],
+        {},
+        2,
+        ["distribute_saved_activations is about", "recompute_granularity=selective", "--recompute-granularity full"],
+    ),
+    "cpu_without_layers": (["--checkpoint-in-cpu"], {}, 1, ["checkpoint_in_cpu is about", "leave checkpoint_in_cpu"]),
+    "block_of_nothing": (
+        ["--checkpoint-activations", "--recompute-method", "block"],
+        {},
+        1,
+        ["recompute_method block", "give --recompute-num-layers"],
+    ),
+    "recompute_layers": (
+        ["--checkpoint-activations", "--recompute-num-layers", "3"],
+        {},
+        1,
+        ["recompute_num_layers 3 is more than the model's 2 layers", "use 2 or less"],
+    ),
     "save_interval": (["--save-interval", "2"], {}, 1, ["save_interval is given and save is not", "--save FOLDER"]),
     "fresh_start": (["--allow-fresh-start"], {}, 1, ["--load FOLDER"]),
     "partition": (["--pp-partition-method", "even"], {}, 1, ["'even' is unknown", "type:transformer"]),
@@ -120,10 +151,26 @@ def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, p
         (["--pad-vocab-size-to", "500", TP, "4"], {}, 4),
         (["--pad-vocab-size-to", "257", "--vocab-size", "257"], {}, 1),
         (["--pp-partition-method", "type:embed|transformer"], {}, 1),
+        (["--checkpoint-activations", "--recompute-granularity", "full", "--distribute-saved-activations"], {}, 1),
+        (["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers", "2"], {}, 1),
     ],
 )
 def test_rule_kept_resolves(extra, changes, world_size):
     assert resolved(words(*extra, **changes), world_size).run.world_size == world_size
+
+
+@pytest.mark.parametrize(
+    ("extra", "recompute"),
+    [
+        ([], None),
+        (["--checkpoint-activations"], "full"),
+        (["--recompute-activations"], "selective"),
+        (["--recompute-granularity", "selective"], "selective"),
+        (["--recompute-granularity", "full"], "full"),
+    ],
+)
+def test_recompute_is_what_one_of_its_options_says(extra, recompute):
+    assert resolved(words(*extra)).run.training.recompute == recompute
 
 
 @pytest.mark.parametrize("tp_size", [1, 2, 4])
