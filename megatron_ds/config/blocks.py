@@ -94,7 +94,8 @@ class ParallelConfig(OptionBlock):
     pp_partition_method: str = option(
         "type:transformer",
         "How layers are dealt to pipeline stages: `type:REGEX` (even counts of layers whose class name matches), "
-        "`parameters` or `uniform`.",
+        "`parameters` (even sums), `uniform` (even counts of all layers, embeddings and head too), or the number of "
+        "transformer layers of each stage, `layers:3,5,5,3`.",
     )
     distributed_timeout_minutes: float = option(
         10.0, "How long a collective may wait before the run ends.", ge=0.1, le=10**5

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from megatron_ds.config.settings import Settings
+from megatron_ds.config.partition import counted_layers, even_counts
+from megatron_ds.config.settings import Settings, wrong_value
 from megatron_ds.errors import Problem, Source
 
 Rule = Callable[[Settings], Iterator[Problem]]
@@ -242,10 +243,18 @@ def fresh_start_has_a_folder(settings: Settings) -> Iterator[Problem]:
 
 
 def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
-    """DeepSpeed knows three ways to deal layers to stages."""
+    """DeepSpeed knows three ways to deal layers to stages; the user may count them out as well."""
     path = "parallel.pp_partition_method"
     method: str = settings.value(path)
     if method.lower() in ("uniform", "parameters"):
+        return
+    try:
+        counts = counted_layers(method)
+    except ValueError as error:
+        yield wrong_value("pp_partition_method", method, settings.origin(path), f"layers: and {error}")
+        return
+    if counts is not None:
+        yield from _counted_layers_problems(settings, path, counts)
         return
     kind, _, pattern = method.partition(":")
     try:
@@ -256,7 +265,37 @@ def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             f"pp_partition_method {method!r} is unknown",
             settings.sources(path),
-            "use uniform, parameters or type:REGEX, for instance type:transformer",
+            "use uniform, parameters, layers:N,N,… or type:REGEX, for instance type:transformer",
+        )
+
+
+def _counted_layers_problems(settings: Settings, path: str, counts: Sequence[int]) -> Iterator[Problem]:
+    layers, stages = settings.value("model.num_layers"), settings.value(_PP)
+    sources = settings.sources(path, "model.num_layers", _PP)
+    if layers is None or layers < stages:
+        return  # reported elsewhere
+    advice = f"write for instance layers:{','.join(map(str, even_counts(layers, stages)))}"
+    if len(counts) != stages:
+        yield Problem(
+            f"pp_partition_method has numbers for {len(counts)} stage{'s' if len(counts) > 1 else ''}, and the "
+            f"pipeline has {stages}",
+            sources,
+            advice,
+        )
+    elif sum(counts) != layers:
+        yield Problem(
+            f"pp_partition_method deals out {' + '.join(map(str, counts))} = {sum(counts)} transformer layers, and the "
+            f"model has {layers}",
+            sources,
+            advice,
+        )
+    elif 0 in counts[1:-1]:
+        stage = counts.index(0, 1)
+        yield Problem(
+            f"pp_partition_method leaves stage {stage} (counted from 0) without a layer; only the first stage, which "
+            "has the embeddings, and the last, which has the head, can do without transformer layers",
+            sources,
+            advice,
         )
 
 

@@ -12,7 +12,7 @@ import deepspeed
 import torch
 from torch import nn
 
-from megatron_ds.config.blocks import RunConfig, TrainingConfig
+from megatron_ds.config.blocks import RunConfig
 from megatron_ds.engine.base import LearningRate, LossFunction, TrainEngine
 from megatron_ds.engine.construction import LayerBuilder
 from megatron_ds.engine.grad_norm import ClipBeforeStep
@@ -46,7 +46,7 @@ def build_engine(
     Returns:
         A `PipelineTrainEngine` when there is a pipeline, else a `ZeroTrainEngine`.
     """
-    recompute = _recompute(run.training)
+    recompute = Recompute.of(run.training)
     builder = LayerBuilder(_DTYPES[run.training.precision], mpu, recompute)
     join = partial(with_recomputation, allowed=[layer.recompute for layer in layers], recompute=recompute, mpu=mpu)
     if mpu.pp_size > 1:
@@ -88,16 +88,6 @@ def build_engine(
     if mpu.pp_size > 1:
         return PipelineTrainEngine(layers, deepspeed_engine, mpu, **common)
     return ZeroTrainEngine(loss, deepspeed_engine, mpu, **common)
-
-
-def _recompute(training: TrainingConfig) -> Recompute:
-    return Recompute(
-        training.recompute,
-        training.recompute_method,
-        training.recompute_num_layers or 1,
-        training.distribute_saved_activations,
-        training.checkpoint_in_cpu,
-    )
 
 
 def _gather_for_writing(parameter: nn.Parameter) -> AbstractContextManager[object]:

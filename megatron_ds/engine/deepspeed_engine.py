@@ -56,6 +56,10 @@ class DeepSpeedEngineBase(ABC):
         """Canonical names and parameters of this rank."""
 
     @abstractmethod
+    def stages(self) -> list[range]:
+        """Places in the model's list of layers that each pipeline stage holds."""
+
+    @abstractmethod
     def _run_step(self, batches: Sequence[Batch]) -> Tensor:
         """Forward, backward and update; returns the global batch's loss."""
 

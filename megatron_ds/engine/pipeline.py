@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor, nn
 
+from megatron_ds.config.partition import counted_layers, stage_bounds
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import EvalResult, LossFunction
 from megatron_ds.engine.construction import LayerBuilder
@@ -26,6 +28,7 @@ from megatron_ds.models import (
     NO_RECOMPUTE,
     Activations,
     LayerDef,
+    ParallelTransformerLayer,
     Recompute,
     named_layer_parameters,
     tied_names,
@@ -81,6 +84,16 @@ class StageModule(PipelineModule):  # type: ignore[misc]
         own = allowed[self._local_start : self._local_stop]
         self._steps = with_recomputation(self.forward_funcs, own, recompute, mpu)
 
+    def _partition_layers(self, method: str = "uniform") -> None:
+        counts = counted_layers(method)
+        if counts is None:
+            super()._partition_layers(method)
+            return
+        blocks = [issubclass(spec.typename, ParallelTransformerLayer) for spec in self._layer_specs]
+        self.parts = stage_bounds(blocks, counts)
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(self.parts[stage], self.parts[stage + 1])
+
     def forward(self, inputs: Activations) -> Activations:
         """Runs the stage's layers."""
         for step in self._steps:
@@ -103,7 +116,7 @@ def build_pipeline_module(
         builder: makes modules.
         loss: from logits, labels and token weights to a scalar; runs on the last stage.
         mpu: where this rank sits.
-        partition_method: DeepSpeed's ``type:REGEX``, ``parameters`` or ``uniform``.
+        partition_method: DeepSpeed's ``type:REGEX``, ``parameters`` or ``uniform``, or our ``layers:N,N,…``.
         recompute: what is run again in the backward pass.
     """
     _check_partition(layers, partition_method)
@@ -193,6 +206,10 @@ class PipelineTrainEngine(DeepSpeedEngineBase):
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Canonical names and parameters of this stage, a tied module once."""
         return named_stage_parameters(self.deepspeed_engine.module, self._layers)
+
+    def stages(self) -> list[range]:
+        """Places in the model's list of layers that each pipeline stage holds."""
+        return [range(start, stop) for start, stop in pairwise(self.deepspeed_engine.module.parts)]
 
     def _run_step(self, batches: Sequence[Batch]) -> Tensor:
         weights, _ = token_weights(batches, self.mpu)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
+from megatron_ds.config.blocks import TrainingConfig
 from megatron_ds.models.attention import ParallelAttention
 from megatron_ds.models.layer_def import Activations
 from megatron_ds.models.saved_inputs import CutOverTensorParallel, InHostMemory, Keep, keep_whole
@@ -43,6 +44,27 @@ class Recompute:
     num_layers: int = 1
     distribute_saved: bool = False
     in_cpu: bool = False
+
+    @classmethod
+    def of(cls, training: TrainingConfig) -> Recompute:
+        """What the options ask for."""
+        return cls(
+            training.recompute,
+            training.recompute_method,
+            training.recompute_num_layers or 1,
+            training.distribute_saved_activations,
+            training.checkpoint_in_cpu,
+        )
+
+    def __str__(self) -> str:
+        """For the start-up message."""
+        if self.granularity != "full":
+            return {None: "nothing", "selective": "the core of attention"}[self.granularity]
+        layers = f"{self.num_layers} layer{'s' if self.num_layers > 1 else ''}"
+        parts = [f"chunks of {layers}" if self.method == "uniform" else f"the first {layers} of each stage"]
+        parts += ["inputs cut over tensor-parallel ranks"] if self.distribute_saved else []
+        parts += ["inputs in host memory"] if self.in_cpu else []
+        return ", ".join(parts)
 
 
 NO_RECOMPUTE = Recompute()

@@ -24,7 +24,7 @@ def _attach(root: nn.Module, name: str, module: nn.Module) -> None:
 class SequentialModel(nn.Module):
     """The whole model in one module, for a pipeline size of one.
 
-    ``named_parameters()`` gives the canonical names.
+    ``named_parameters()`` gives the canonical names; `num_layers` is the length of the definition.
 
     Args:
         layers: the model's definition.
@@ -46,6 +46,7 @@ class SequentialModel(nn.Module):
                 modules[layer.name] = build(layer)
                 _attach(self, layer.name, modules[layer.name])
             steps.append(_step(layer, modules[layer.tied_to or layer.name]))
+        self.num_layers = len(steps)
         self._steps = join(steps)
 
     def forward(self, inputs: Activations) -> Activations:

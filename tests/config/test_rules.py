@@ -107,6 +107,26 @@ BROKEN = {
     "save_interval": (["--save-interval", "2"], {}, 1, ["save_interval is given and save is not", "--save FOLDER"]),
     "fresh_start": (["--allow-fresh-start"], {}, 1, ["--load FOLDER"]),
     "partition": (["--pp-partition-method", "even"], {}, 1, ["'even' is unknown", "type:transformer"]),
+    "partition_words": (["--pp-partition-method", "layers:1,x"], {}, 1, ["whole numbers with commas", "layers:1,x"]),
+    "partition_stages": (
+        ["--pp-partition-method", "layers:1,1,2", PP, "2"],
+        {"num_layers": "4"},
+        2,
+        ["numbers for 3 stages, and the pipeline has 2", "layers:2,2"],
+    ),
+    "partition_one_stage": (["--pp-partition-method", "layers:1,1"], {}, 1, ["2 stages, and the pipeline has 1"]),
+    "partition_sum": (
+        ["--pp-partition-method", "layers:1,3", PP, "2"],
+        {"num_layers": "5"},
+        2,
+        ["1 + 3 = 4 transformer layers, and the model has 5", "layers:3,2"],
+    ),
+    "partition_hole": (
+        ["--pp-partition-method", "layers:3,0,1", PP, "3"],
+        {"num_layers": "4"},
+        3,
+        ["stage 1 (counted from 0) without a layer", "layers:2,1,1"],
+    ),
     "partition_regex": (["--pp-partition-method", "type:("], {}, 1, ["no regular expression"]),
 }
 
@@ -152,6 +172,8 @@ def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, p
         (["--pad-vocab-size-to", "257", "--vocab-size", "257"], {}, 1),
         (["--pp-partition-method", "type:embed|transformer"], {}, 1),
         (["--checkpoint-activations", "--recompute-granularity", "full", "--distribute-saved-activations"], {}, 1),
+        (["--pp-partition-method", "layers:0,3,1", PP, "3"], {"num_layers": "4"}, 3),
+        (["--pp-partition-method", "Layers: 3, 1", PP, "2"], {"num_layers": "4"}, 2),
         (["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers", "2"], {}, 1),
     ],
 )

@@ -42,6 +42,23 @@ def test_recompute_chunks_do_not_reach_over_a_layer_that_is_kept() -> None:
     assert recompute_chunks([True, True, False, True], _full(3)) == [range(2), range(3, 4)]
 
 
+@pytest.mark.parametrize(
+    ("recompute", "text"),
+    [
+        (NO_RECOMPUTE, "nothing"),
+        (Recompute("selective"), "the core of attention"),
+        (_full(1), "chunks of 1 layer"),
+        (_full(3, "block"), "the first 3 layers of each stage"),
+        (
+            Recompute("full", "uniform", 2, distribute_saved=True, in_cpu=True),
+            "chunks of 2 layers, inputs cut over tensor-parallel ranks, inputs in host memory",
+        ),
+    ],
+)
+def test_recompute_says_what_it_does(recompute: Recompute, text: str) -> None:
+    assert str(recompute) == text
+
+
 class _Counted(nn.Linear):
     """A layer that counts its passes."""
 
