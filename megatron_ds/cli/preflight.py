@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
 from megatron_ds.cli.launcher import launch_problems
+from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.config.rules import too_little_padding
 from megatron_ds.data import check_data, samples_needed, tokenizer_notes
@@ -44,6 +45,7 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     problems += data_problems
     if fingerprint is not None and not data_problems:
         resolved = replace(resolved, notes=(*resolved.notes, *tokenizer_notes(run.data, fingerprint)))
+    problems += machine_problems(resolved.deepspeed, environ)
     problems += monitor_problems(run.logging, resolved.origins)
     found, load_problems = checkpoint_problems(run, resolved.origins)
     problems += load_problems

@@ -108,8 +108,6 @@ PASSED: Mapping[str, Mapping[str, Kind]] = {
         "pipeline_read": kinds.SWITCH,
         "pipeline_write": kinds.SWITCH,
         "fast_init": kinds.SWITCH,
-        "ratio": kinds.SHARE,
-        "cpuadam_cores_perc": kinds.SHARE,
     },
     "zero_optimization.offload_param": {
         "device": kinds.DEVICE,
@@ -260,6 +258,14 @@ REFUSED: Mapping[str, Refusal] = {
     "zero_optimization.zenflow": Refusal("ZenFlow trains with stale gradients", _LATER, (None,)),
     "zero_optimization.save_muon_momentum_buffer_in_memory": Refusal("the optimizer here is AdamW", "remove the key"),
     "zero_optimization.offload_optimizer.super_offload": Refusal("SuperOffload isn't tested here", _LATER),
+    "zero_optimization.offload_optimizer.ratio": Refusal(
+        "DeepSpeed leaves the share that stays on the GPU at the first learning rate, and doesn't save its moments",
+        "remove the key",
+        (1, 1.0, None),
+    ),
+    "zero_optimization.offload_optimizer.cpuadam_cores_perc": Refusal(
+        "DeepSpeed reads it for SuperOffload only", "remove the key", (0.8, None)
+    ),
     "bf16.bf16_master_weights_and_grads": Refusal("masters and gradient sums are fp32 here", "remove the key"),
     "bf16.bf16_optimizer_states": Refusal("optimizer states are fp32 here", "remove the key"),
     "fp16.auto_cast": Refusal("the model's own layers decide the dtype of their inputs", "remove the key"),
@@ -327,7 +333,7 @@ REFUSED: Mapping[str, Refusal] = {
     "expert_parallel": Refusal("there are no experts in the model", _LATER, (None,)),
     "use_data_before_expert_parallelism": Refusal("there are no experts in the model", "remove the key"),
     "weight_quantization": Refusal("it is for inference", "take it out", (None,)),
-    "aio.use_gds": Refusal("it is for offload to disks, which comes later", "remove the key"),
+    "aio.use_gds": Refusal("GPUDirect storage isn't tested here", "remove the key"),
     "datastates_ckpt": Refusal("this writer isn't tested here", _LATER),
     "checkpoint.load_universal": Refusal("universal checkpoints come later", "remove the key"),
     "checkpoint.use_node_local_storage": Refusal("a checkpoint is one shared folder here", "remove the key"),

@@ -323,7 +323,12 @@ def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_pat
         ),
         ({"zero_optimization": {"stage3_max_live_parameters": 1.5}}, "is a whole number of at least 0, not 1.5"),
         ({"zero_optimization": {"overlap_comm": 1}}, "overlap_comm is true or false, not 1"),
-        ({"zero_optimization": {"stage": 3, "offload_optimizer": {"ratio": 2}}}, "a number from 0 to 1, not 2"),
+        (
+            {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}},
+            "stays on the GPU at the first learning rate",
+        ),
+        ({"zero_optimization": {"offload_optimizer": {"cpuadam_cores_perc": 0.5}}}, "for SuperOffload only"),
+        ({"aio": {"block_size": 1}}, "nothing is offloaded"),
         ({"bf16": {"check_grad_overflow": "no"}}, "check_grad_overflow is true or false"),
         ({"steps_per_print": "x"}, "a whole number of at least 1, not 'x'"),
         ({"steps_per_print": 0}, "a whole number of at least 1, not 0"),
@@ -337,7 +342,13 @@ def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_pat
         ({"checkpoint": {"tag_validation": "Foo"}}, "tag_validation is one of Ignore, Warn, Fail, not 'Foo'"),
         ({"wall_clock_breakdown": "x"}, "wall_clock_breakdown is true or false"),
         ({"vocabulary_size": "x"}, "vocabulary_size is a whole number"),
-        ({"aio": {"block_size": "x"}}, "aio.block_size is a whole number"),
+        (
+            {
+                "aio": {"block_size": "x"},
+                "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "x"}},
+            },
+            "aio.block_size is a whole number",
+        ),
         ({"data_types": {"keep_in_fp32_modules": 3}}, 'is "auto" or a list of names, not 3'),
         ({"zero_optimization": {"leaf_module": {"classes": 3}}}, "classes is a name or a list of names, not 3"),
         ({"zero_optimization": {"reduce_bucket_size": 10**400}}, "reduce_bucket_size is a whole number"),
@@ -397,9 +408,20 @@ def test_grad_accum_dtype_of_the_user_is_honoured(tmp_path):
     [
         ({"stage": 2, "offload_param": {"device": "cpu"}}, [], 1, "offload_param needs ZeRO stage 3, not 2"),
         ({"stage": 0, "offload_optimizer": {"device": "cpu"}}, [], 1, "offload_optimizer needs ZeRO stage 1, 2 or 3"),
-        ({"stage": 3, "offload_optimizer": {"device": "nvme"}}, [], 1, "offload to disks comes later"),
-        ({"stage": 3, "offload_optimizer": {"device": "disk"}}, [], 1, "the devices are none and cpu"),
-        ({"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}, [], 1, "needs ZeRO stage 3"),
+        ({"stage": 3, "offload_optimizer": {"device": "nvme"}}, [], 1, 'write "nvme_path": "FOLDER"'),
+        ({"stage": 3, "offload_param": {"device": "nvme"}}, [], 1, "offload_param to nvme doesn't say where"),
+        ({"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "x"}}, [], 1, "needs ZeRO stage 3, not 2"),
+        (
+            {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "x", "buffer_count": 3}},
+            [],
+            1,
+            "buffer_count of at least 4",
+        ),
+        ({"stage": 3, "offload_optimizer": {"device": "disk"}}, [], 1, "the devices are none, cpu and nvme"),
+        ({"stage": 3, "offload_optimizer": {"device": "cpu", "nvme_path": "x"}}, [], 1, "nvme_path has no effect"),
+        ({"stage": 3, "offload_optimizer": {"device": "cpu", "pipeline_read": True}}, [], 1, "pipeline_read has no"),
+        ({"stage": 3, "offload_param": {"device": "cpu", "max_in_cpu": 5}}, [], 1, "max_in_cpu has no effect"),
+        ({"offload_param": {"buffer_size": 5}}, [], 1, "no effect with the device none"),
         (
             {"stage": 1, "offload_optimizer": {"device": "cpu"}},
             ["--pipeline-model-parallel-size", "2"],
@@ -418,6 +440,25 @@ def test_offload_that_fits_is_passed_on(tmp_path, stage, param):
     if param is not None:
         zero["offload_param"] = {"device": param}
     assert resolved(with_json(tmp_path, {"zero_optimization": zero})).deepspeed["zero_optimization"] == zero
+
+
+def test_offload_to_disks_is_passed_on(tmp_path):
+    disk = {"device": "nvme", "nvme_path": "x"}
+    zero = {
+        "stage": 3,
+        "offload_optimizer": {**disk, "pipeline_read": True},
+        "offload_param": {**disk, "max_in_cpu": 9},
+    }
+    content = {"zero_optimization": zero, "aio": {"block_size": 4096}}
+    final = resolved(with_json(tmp_path, content)).deepspeed
+    assert {key: final[key] for key in content} == content
+
+
+def test_defaults_of_offload_to_disks_beside_the_cpu_are_fine(tmp_path):
+    optimizer = {"device": "cpu", "nvme_path": None, "buffer_count": 4, "fast_init": False, "ratio": 1.0}
+    param = {"device": "cpu", "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9}
+    content = {"zero_optimization": {"stage": 3, "offload_optimizer": optimizer, "offload_param": param}}
+    assert resolved(with_json(tmp_path, content)).deepspeed["zero_optimization"]["offload_param"] == param
 
 
 def test_fp16_block_carries_our_options():
