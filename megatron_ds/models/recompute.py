@@ -181,4 +181,9 @@ def _kept_by(keep: Keep) -> AbstractContextManager[Any]:
 
     Inside of `checkpoint` these are its inputs: it catches all that `function` itself would save.
     """
-    return nullcontext() if keep is keep_whole else saved_tensors_hooks(keep, lambda restore: restore())
+    if keep is keep_whole:
+        return nullcontext()
+    # PyTorch before 2.13 has `checkpoint` save an empty tensor of its own, on the CPU, beside the inputs.
+    return saved_tensors_hooks(
+        lambda tensor: keep(tensor) if tensor.numel() else keep_whole(tensor), lambda restore: restore()
+    )

@@ -129,22 +129,23 @@ def _cut_and_gather(dtype: torch.dtype) -> tuple[bool, bool, int]:
 
     source = torch.randn(6, 4, dtype=dtype, requires_grad=True)
     ids = torch.arange(6, dtype=torch.int32)
+    empty = torch.empty(0)  # PyTorch before 2.13 saves such a one itself
     weight = torch.randn(4, 4, dtype=dtype)
 
-    def layer(inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        hidden, numbers = inputs
+    def layer(inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        hidden, numbers, _ = inputs
         return (hidden @ weight * numbers.unsqueeze(1)).tanh(), numbers
 
     step = recomputed_step(layer, CutOverTensorParallel(mpu, noted), mpu)  # type: ignore[arg-type]
     hidden = source * 2
     whole = weakref.ref(hidden)
-    output = step((hidden, ids))[0]
+    output = step((hidden, ids, empty))[0]
     del hidden
     gc.collect()
     was_alive = whole() is not None
     output.float().sum().backward()
     found, source.grad = source.grad, None
-    layer((source * 2, ids))[0].float().sum().backward()
+    layer((source * 2, ids, empty))[0].float().sum().backward()
     assert found is not None and source.grad is not None
     return torch.equal(found, source.grad), was_alive, shares[0].numel()
 
