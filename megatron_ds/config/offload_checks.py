@@ -12,8 +12,6 @@ from megatron_ds.errors import Problem, Source
 
 _PP = "parallel.pipeline_model_parallel_size"
 _ZERO = "parallel.zero_stage"
-# Adam keeps the parameter, its gradient and two moments.
-_LEAST_BUFFERS = 4
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class _Block:
 
     Attributes:
         name: its key in `zero_optimization`.
-        least_stage: the first ZeRO stage that shards what is moved, by device.
+        least_stage: the first ZeRO stage that shards what is moved, by device that can be used.
         for_disks: keys that mean something with the device nvme only, and DeepSpeed's defaults of them.
     """
 
@@ -34,7 +32,7 @@ class _Block:
 _BLOCKS = (
     _Block(
         "offload_optimizer",
-        {"cpu": 1, "nvme": 3},
+        {"cpu": 1},  # not nvme: see `_device_problem`
         {"nvme_path": None, "buffer_count": 4, "pipeline_read": False, "pipeline_write": False, "fast_init": False},
     ),
     _Block(
@@ -64,7 +62,7 @@ def offload_problems(file: DeepSpeedFile, settings: Settings) -> Iterator[Proble
     if "aio" in file.passed and "nvme" not in devices:
         yield Problem(
             f"{file.label}: aio is about offload to disks, and nothing is offloaded to them",
-            advice='remove the block, or write "device": "nvme" in offload_optimizer or offload_param',
+            advice='remove the block, or write "device": "nvme" in offload_param',
         )
 
 
@@ -77,12 +75,12 @@ def _block_problems(
     prefix = f"{file.label}: zero_optimization.{block.name}"
     source = Source("device", device, f"{prefix}.device")
     if device not in ("none", *block.least_stage):
-        yield Problem(f"{block.name} to {device!r} isn't supported", (source,), "the devices are none, cpu and nvme")
+        yield _device_problem(block, source)
         return
     if device != "none":
         yield from _stage_problems(settings, block, source)
     if device == "nvme":
-        yield from _disk_problems(block, content, source, prefix)
+        yield from _disk_problems(block, content, source)
     else:
         yield from _needless_problems(block, content, source, prefix)
 
@@ -104,19 +102,27 @@ def _stage_problems(settings: Settings, block: _Block, source: Source) -> Iterat
         )
 
 
-def _disk_problems(block: _Block, content: Mapping[str, Any], source: Source, prefix: str) -> Iterator[Problem]:
+def _device_problem(block: _Block, source: Source) -> Problem:
+    if source.value == "nvme":
+        return Problem(
+            f"{block.name} to nvme isn't supported: with two replicas, DeepSpeed 0.19.8 updates matrices of which a "
+            "rank holds more than 1 MiB with wrong gradients",
+            (source,),
+            'use "device": "cpu" for the optimizer; offload_param may go to nvme beside it',
+        )
+    return Problem(
+        f"{block.name} to {source.value!r} isn't supported",
+        (source,),
+        f"the devices are {', '.join(('none', *block.least_stage))}",
+    )
+
+
+def _disk_problems(block: _Block, content: Mapping[str, Any], source: Source) -> Iterator[Problem]:
     if content.get("nvme_path") is None:
         yield Problem(
             f"{block.name} to nvme doesn't say where",
             (source,),
             f'write "nvme_path": "FOLDER" in {block.name}: a folder on a local disk of every machine',
-        )
-    buffers = content.get("buffer_count", _LEAST_BUFFERS)
-    if block.name == "offload_optimizer" and isinstance(buffers, int) and buffers < _LEAST_BUFFERS:
-        yield Problem(
-            f"offload_optimizer with {buffers} buffers can't hold a parameter, its gradient and Adam's two moments",
-            (Source("buffer_count", str(buffers), f"{prefix}.buffer_count"),),
-            f"use a buffer_count of at least {_LEAST_BUFFERS}, or leave it out",
         )
 
 
@@ -128,5 +134,5 @@ def _needless_problems(block: _Block, content: Mapping[str, Any], source: Source
             yield Problem(
                 f"{prefix}.{key} has no effect with the device {source.value}: it is about offload to disks",
                 (source, Source(key, str(value), f"{prefix}.{key}")),
-                f'remove the key, or write "device": "nvme" in {block.name}',
+                "remove the key" + (', or write "device": "nvme"' if "nvme" in block.least_stage else ""),
             )

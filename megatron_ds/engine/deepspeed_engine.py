@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.grad_norm import ClipBeforeStep
+from megatron_ds.engine.optimizer import catch_up
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ModelParallelUnit
 
@@ -113,6 +114,7 @@ class DeepSpeedEngineBase(ABC):
         if path is None:
             raise CheckpointError(f"{folder / tag} holds no checkpoint that DeepSpeed can read")
         self.progress = TrainProgress(**client_state["progress"])
+        catch_up(self.deepspeed_engine.basic_optimizer, self.progress.step - self.progress.skipped_steps)
 
     def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""

@@ -1,4 +1,4 @@
-"""Optimizer state and parameters in host memory or on a disk give the numbers of one process."""
+"""Optimizer state and parameters in host memory, and parameters on a disk, give the numbers of one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.levers import OFFLOAD_ROWS, Row, compare
 from benchmarks.parity import expected_outcome, outcome_of, within_tolerance
-from benchmarks.tiny_run import Case, TinyRun, difference, reference, run_case
+from benchmarks.tiny_run import Case, Precision, TinyRun, difference, reference, run_case
 from megatron_ds.cli.offload import machine_problems
 from tests.dist.pool import run_ranks
 
@@ -42,14 +42,17 @@ def test_offload_to_host_memory_gives_the_numbers_of_one_process(row: Row) -> No
     assert within_tolerance(found, case.precision), found
 
 
-def _on_disk(folder: Path, **more: bool) -> dict[str, Any]:
-    disk = {"device": "nvme", "nvme_path": str(folder)}
+# DeepSpeed keeps in memory what is less than 1 MiB. A rank's half of a matrix of the MLP is more.
+WIDE = Case(1, 1, 2, 3, "fp32", micro_batch_size=2, num_layers=2, more=("--hidden-size", "384"))
+
+
+def _on_disk(folder: Path) -> dict[str, Any]:
     zero = {
         "stage": 3,
         "stage3_param_persistence_threshold": 0,
-        "offload_optimizer": {**disk, **more},
-        # One buffer holds the largest parameter of the tiny model.
-        "offload_param": {**disk, "buffer_size": 16_384},
+        "offload_optimizer": {"device": "cpu"},
+        # One buffer holds a rank's share of the largest parameter.
+        "offload_param": {"device": "nvme", "nvme_path": str(folder), "buffer_size": 384 * 4 * 384 // 2},
     }
     return {"zero_optimization": zero, "aio": {"block_size": 65_536}}
 
@@ -60,19 +63,23 @@ needs_libaio = pytest.mark.skipif(
 
 
 @needs_libaio
-@pytest.mark.parametrize("is_pipelined", [False, True])
-def test_offload_to_a_disk_gives_the_numbers_of_one_process(tmp_path: Path, is_pipelined: bool) -> None:
-    plain = Case(1, 1, 2, 3, "fp32", micro_batch_size=2)
-    content = _on_disk(tmp_path, pipeline_read=is_pipelined, pipeline_write=is_pipelined)
-    outcome = run_ranks(2, run_case, case=replace(plain, deepspeed_json=json.dumps(content)), timeout=500)[0]
-    assert list(tmp_path.rglob("*.swp"))
+@pytest.mark.parametrize(("tp", "dp"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_parameters_on_a_disk_give_the_numbers_of_one_process(
+    tmp_path: Path, tp: int, dp: int, precision: Precision
+) -> None:
+    plain = replace(WIDE, tp=tp, dp=dp, precision=precision)
+    outcome = run_ranks(2, run_case, case=replace(plain, deepspeed_json=json.dumps(_on_disk(tmp_path))), timeout=500)[0]
+    assert (outcome.facts["tp"], outcome.facts["dp"], outcome.facts["zero"]) == (tp, dp, 3)
+    # Halves of bf16 matrices are less than 1 MiB.
+    assert bool(list(tmp_path.rglob("*.swp"))) == (precision == "fp32")
     found = difference(outcome, expected_outcome(reference(plain)))
-    assert within_tolerance(found, "fp32"), found
+    assert within_tolerance(found, precision), found
 
 
 def _straight_and_resumed(case: Case, folder: Path) -> tuple[list[float], list[float]]:
-    """Losses of four steps, and of two more after loading what was saved after two."""
-    straight, resumed = TinyRun(case), None
+    """Losses of two steps after a save, and of the same two after loading it."""
+    straight = TinyRun(case)
     losses = []
     for step in range(4):
         if step == 2:
@@ -84,9 +91,17 @@ def _straight_and_resumed(case: Case, folder: Path) -> tuple[list[float], list[f
     return losses[2:], [float(resumed.train_step(step).loss) for step in (2, 3)]
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_resumed_run_with_offload_to_host_memory_is_the_straight_run(tmp_path: Path, zero: int) -> None:
+    blocks = {"offload_optimizer": {"device": "cpu"}} | ({"offload_param": {"device": "cpu"}} if zero == 3 else {})
+    case = replace(WIDE, zero=zero, deepspeed_json=json.dumps({"zero_optimization": {"stage": zero, **blocks}}))
+    for straight, resumed in run_ranks(2, _straight_and_resumed, case=case, folder=tmp_path, timeout=500):
+        assert resumed == straight
+
+
 @needs_libaio
-def test_resumed_run_with_offload_to_a_disk_is_the_straight_run(tmp_path: Path) -> None:
+def test_resumed_run_with_parameters_on_a_disk_is_the_straight_run(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    case = Case(1, 1, 2, 3, micro_batch_size=2, deepspeed_json=json.dumps(_on_disk(tmp_path / "disk")))
+    case = replace(WIDE, deepspeed_json=json.dumps(_on_disk(tmp_path / "disk")))
     for straight, resumed in run_ranks(2, _straight_and_resumed, case=case, folder=tmp_path / "saved", timeout=500):
         assert resumed == straight
