@@ -444,11 +444,7 @@ def test_offload_that_fits_is_passed_on(tmp_path, stage, param):
 
 def test_offload_to_disks_is_passed_on(tmp_path):
     disk = {"device": "nvme", "nvme_path": "x"}
-    zero = {
-        "stage": 3,
-        "offload_optimizer": {**disk, "pipeline_read": True},
-        "offload_param": {**disk, "max_in_cpu": 9},
-    }
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {**disk, "max_in_cpu": 9}}
     content = {"zero_optimization": zero, "aio": {"block_size": 4096}}
     final = resolved(with_json(tmp_path, content)).deepspeed
     assert {key: final[key] for key in content} == content
