@@ -1,6 +1,6 @@
 """Sample indices, blends and the loader, beside Megatron core's functions where it is installed.
 
-    python -m benchmarks.data_samples [index blend loader] [--repeats 3]
+    python -m benchmarks.data index | blend | loader [--repeats 3]
 
 Prints JSON lines with medians. `process_seconds` is a whole process, from its start to its end, after one that is not
 counted; the others are measured inside of it.
@@ -12,7 +12,6 @@ counted; the others are measured inside of it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -33,19 +32,10 @@ BLEND_DRAWS, BLEND_SETS = 10**8, 10
 LOADER_TOKENS, LOADER_SAMPLES = 10**8, 40_000
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["index", "blend", "loader"], help="index, blend, loader")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.child:
-        print(json.dumps(_CHILDREN[arguments.child](arguments.folder)))
-        return
+def measure(part: str, repeats: int) -> None:
+    """Measures ``index``, ``blend`` or ``loader``, and prints JSON lines."""
     with tempfile.TemporaryDirectory() as folder:
-        for part in arguments.parts:
-            {"index": _index, "blend": _blend, "loader": _loader}[part](Path(folder), arguments.repeats)
+        PARTS[part](Path(folder), repeats)
 
 
 def _index(folder: Path, repeats: int) -> None:
@@ -75,7 +65,7 @@ def _measure(
     for _ in range(repeats + 1):
         before()
         start = time.perf_counter()
-        command = [sys.executable, "-m", "benchmarks.data_samples", "--child", child, "--folder", str(folder)]
+        command = [sys.executable, "-m", "benchmarks.data_samples", child, str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - start
         if done.returncode:
@@ -233,5 +223,8 @@ _CHILDREN: dict[str, Callable[[str], dict[str, float]]] = {
     "bare-loader": _bare_loader,
 }
 
+PARTS: dict[str, Callable[[Path, int], None]] = {"index": _index, "blend": _blend, "loader": _loader}
+
 if __name__ == "__main__":
-    main()
+    # A process that is measured: prints what it measured itself.
+    print(json.dumps(_CHILDREN[sys.argv[1]](sys.argv[2])))

@@ -1,13 +1,16 @@
 """Real text that every machine has: the sources of Python's standard library, and a small tokenizer trained on them.
 
-    python scripts/quickstart_data.py FOLDER
+    python scripts/quickstart_data.py FOLDER [--sources DIR] [--megabytes N] [--vocab-size N]
 
-writes FOLDER/text.jsonl, one document per source file, and FOLDER/tokenizer.json, a byte-level BPE.
+writes FOLDER/text.jsonl, one document per source file, and FOLDER/tokenizer.json, a byte-level BPE. More text is in the
+packages that are installed: --sources .venv/lib.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import random
 import sys
 import sysconfig
@@ -24,7 +27,7 @@ VOCAB_SIZE = 2048
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
-def python_sources(library: Path) -> Iterator[str]:
+def python_sources(library: Path, installed: bool = False) -> Iterator[str]:
     """The text of every Python file below `library` that can be read, in an order that is the same on each run.
 
     The order is shuffled: a split by document then gives validation text of the same kind as the training text, and
@@ -32,9 +35,12 @@ def python_sources(library: Path) -> Iterator[str]:
 
     Args:
         library: a folder, for instance the standard library's.
+        installed: whether packages that somebody installed below it count as well.
     """
     paths = sorted(
-        path for path in library.rglob("*.py") if _INSTALLED.isdisjoint(path.relative_to(library).parts[:-1])
+        path
+        for path in library.rglob("*.py")
+        if installed or _INSTALLED.isdisjoint(path.relative_to(library).parts[:-1])
     )
     random.Random(0).shuffle(paths)
     for path in paths:
@@ -76,6 +82,16 @@ def write_json_lines(documents: Iterator[str], path: Path) -> tuple[int, int]:
     return num_documents, num_characters
 
 
+def first_megabytes(documents: Iterator[str], megabytes: float) -> Iterator[str]:
+    """The documents up to the one with which they are that large, in millions of characters."""
+    missing = megabytes * 1e6
+    for text in documents:
+        yield text
+        missing -= len(text)
+        if missing <= 0:
+            return
+
+
 def read_json_lines(path: Path) -> Iterator[str]:
     """The texts that `write_json_lines` wrote."""
     with path.open(encoding="utf-8") as file:
@@ -103,15 +119,23 @@ def train_tokenizer(documents: Iterator[str], vocab_size: int = VOCAB_SIZE) -> t
     return tokenizer
 
 
-def main(folder: Path) -> None:
-    """Writes text and tokenizer, unless they are there from an earlier start."""
+def main(folder: Path, sources: Path | None = None, megabytes: float = math.inf, vocab_size: int = VOCAB_SIZE) -> None:
+    """Writes text and tokenizer, unless they are there from an earlier start.
+
+    Args:
+        folder: for the two files.
+        sources: where to look for Python files; the standard library when None.
+        megabytes: stop at so much text, in millions of characters.
+        vocab_size: ids of the tokenizer.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     text, vocabulary = folder / "text.jsonl", folder / "tokenizer.json"
     if text.exists():
         print(f"{text}: from an earlier start")
     else:
-        library = Path(sysconfig.get_path("stdlib"))
-        num_documents, num_characters = write_json_lines(python_sources(library), text)
+        library = sources or Path(sysconfig.get_path("stdlib"))
+        documents = first_megabytes(python_sources(library, installed=sources is not None), megabytes)
+        num_documents, num_characters = write_json_lines(documents, text)
         if num_documents == 0:
             text.unlink()
             sys.exit(f"{library} holds no Python sources: use a Python that has its standard library as .py files")
@@ -119,7 +143,7 @@ def main(folder: Path) -> None:
     if vocabulary.exists():
         print(f"{vocabulary}: from an earlier start")
     else:
-        tokenizer = train_tokenizer(read_json_lines(text))
+        tokenizer = train_tokenizer(read_json_lines(text), vocab_size)
         partial = vocabulary.with_name(vocabulary.name + ".partial")
         tokenizer.save(str(partial))
         partial.replace(vocabulary)
@@ -127,4 +151,9 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--sources", type=Path, help="folder with Python files (the standard library)")
+    parser.add_argument("--megabytes", type=float, default=math.inf, help="stop at so much text (all)")
+    parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE, help=f"ids of the tokenizer ({VOCAB_SIZE})")
+    main(**vars(parser.parse_args()))

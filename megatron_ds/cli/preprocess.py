@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from tqdm import tqdm
-
+from megatron_ds.cli.preprocess_report import no_text, report, tell_of_earlier
+from megatron_ds.cli.progress import Progress
 from megatron_ds.cli.token_files import named_io_errors
-from megatron_ds.data.encode import EncodedBatch, EncodeOptions, encode_in_order
+from megatron_ds.data.encode import EncodeOptions
 from megatron_ds.data.hugging_face import DatasetChoice
-from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import token_dtype
-from megatron_ds.data.input_files import FORMATS, find_inputs
-from megatron_ds.data.read_inputs import read_batches
+from megatron_ds.data.input_files import FORMATS, InputFile, find_inputs
+from megatron_ds.data.partitions import ReadOptions, add_partitions, plan_partitions, read_and_add
 from megatron_ds.data.sentences import SentenceSplitter, find_language
-from megatron_ds.data.token_info import TokenInfo, remove_token_info, write_token_info
+from megatron_ds.data.token_info import TokenInfo
+from megatron_ds.data.write_tokens import Builders, Totals, described_pairs_to_write
 from megatron_ds.errors import ConfigError, DataError, Problem
-from megatron_ds.tokenizers import Tokenizer, build_tokenizer
+from megatron_ds.tokenizers import BACKENDS, Tokenizer, build_tokenizer, with_backend
 from megatron_ds.utils.logging import logger
 
 # Large enough that passing a batch to a worker costs little, small enough that two dozen in flight are nothing.
@@ -40,12 +38,6 @@ class TokenizerFlags:
     vocab_file: str | None
     merge_file: str | None
     vocab_extra_ids: int
-
-
-class _QuietBar(tqdm):  # type: ignore[misc]
-    """A progress bar without tqdm's monitor thread: worker processes are forked from this one."""
-
-    monitor_interval = 0
 
 
 def main(argv: Sequence[str]) -> None:
@@ -70,7 +62,11 @@ def main(argv: Sequence[str]) -> None:
         arguments.merge_file,
         arguments.vocab_extra_ids,
     )
-    tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
+    plain_tokenizer = build_tokenizer(tokenizer_flags, vocab_size=arguments.vocab_size)
+    backend = _backend(arguments)
+    tokenizer, backend_note = with_backend(plain_tokenizer, backend)
+    if backend_note:
+        logger.info("tokenizer: %s", backend_note)
     _check_eod(tokenizer, arguments.append_eod)
     keys = tuple(dict.fromkeys(arguments.json_keys))
     options = EncodeOptions(
@@ -81,15 +77,18 @@ def main(argv: Sequence[str]) -> None:
         skip_bad=arguments.skip_bad_lines,
         splitter=splitter,
         allow_special=arguments.allow_special_tokens,
+        backend=backend,
     )
-    inputs = read_batches(files, keys, BATCH_BYTES, choice)
-    batches = encode_in_order(inputs, options, tokenizer, arguments.workers)
+    _check_partitions(arguments.partitions, arguments.workers, files)
     # How much text is in a packed file is known when it has been read.
     is_packed = any(file.is_packed for file in files)
-    total_bytes = None if is_packed else sum(file.path.stat().st_size for file in files)
-    progress = _with_progress(batches, total_bytes, arguments.log_interval)
+    total_bytes = None if is_packed else sum(file.num_bytes for file in files)
+    job = _Job(
+        tuple(files), ReadOptions(options, choice, BATCH_BYTES), tokenizer, arguments.workers, arguments.partitions
+    )
+    progress = Progress(total_bytes, arguments.log_interval, arguments.log_interval_seconds)
     with named_io_errors(arguments.output_prefix):
-        _write(progress, arguments.output_prefix, options, tokenizer)
+        _write(job, arguments.output_prefix, progress)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,7 +121,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--skip-bad-lines", action="store_true", help="leave bad lines out and count them")
     parser.add_argument("--workers", type=_at_least_one, default=_num_cores(), help="processes (all cores)")
     parser.add_argument(
-        "--log-interval", type=_at_least_one, default=1000, help="lines between updates of the bar (1000)"
+        "--partitions",
+        type=_at_least_one,
+        default=1,
+        help="parts of the input that are read at the same time, sharing the workers (1); same files as with 1",
+    )
+    parser.add_argument(
+        "--log-interval", type=_at_least_one, default=1000, help="documents between updates of the progress (1000)"
+    )
+    parser.add_argument(
+        "--log-interval-seconds",
+        type=_at_least_zero,
+        default=10,
+        help="least time between two lines of progress where there is no terminal (10)",
     )
     group = parser.add_argument_group("tokenizer")
     group.add_argument(
@@ -142,6 +153,12 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="N",
         help="sentinels <extra_id_0> … for T5 that get ids after the vocabulary (0)",
+    )
+    group.add_argument(
+        "--tokenizer-backend",
+        choices=BACKENDS,
+        default="auto",
+        help="library that encodes: auto takes gigatoken where it is installed and proven to give the same ids (auto)",
     )
     group.add_argument(
         "--allow-special-tokens",
@@ -196,6 +213,21 @@ def _dataset_choice(arguments: argparse.Namespace) -> DatasetChoice:
     return DatasetChoice(arguments.dataset_config, arguments.dataset_split)
 
 
+def _backend(arguments: argparse.Namespace) -> str:
+    backend: str = arguments.tokenizer_backend
+    if not arguments.allow_special_tokens:
+        return backend
+    if backend == "gigatoken":
+        raise ConfigError(
+            Problem(
+                "--tokenizer-backend gigatoken and --allow-special-tokens are both given: special tokens in documents "
+                "are found by tokenizers only",
+                advice="leave one of the two out",
+            )
+        )
+    return "tokenizers"
+
+
 def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
     if append_eod and tokenizer.eod_id is None:
         raise ConfigError(
@@ -207,113 +239,69 @@ def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
         )
 
 
-def _with_progress(batches: Iterator[EncodedBatch], total_bytes: int | None, interval: int) -> Iterator[EncodedBatch]:
-    num_lines = num_bytes = 0
-    # On a terminal only: a log file has no use for a bar.
-    with _QuietBar(
-        total=total_bytes, unit="B", unit_scale=True, disable=None, file=sys.stderr, desc="preprocess"
-    ) as bar:
-        for batch in batches:
-            yield batch
-            num_lines += batch.num_lines
-            num_bytes += batch.num_bytes
-            if num_lines >= interval:
-                bar.update(num_bytes)
-                num_lines = num_bytes = 0
-        bar.update(num_bytes)
-
-
-@dataclass
-class _Totals:
-    """What a run has read and left out."""
-
-    num_bytes: int = 0
-    num_lines: int = 0
-    num_empty: Counter[str] = field(default_factory=Counter)
-    bad: Counter[str] = field(default_factory=Counter)
-    first_bad: str = ""
-
-    def add(self, batch: EncodedBatch) -> None:
-        self.num_bytes += batch.num_bytes
-        self.num_lines += batch.num_lines
-        self.num_empty.update({key: documents.num_empty for key, documents in batch.documents.items()})
-        self.bad.update(batch.bad)
-        self.first_bad = self.first_bad or batch.first_bad
-
-
-def _write(batches: Iterator[EncodedBatch], output_prefix: str, options: EncodeOptions, tokenizer: Tokenizer) -> None:
-    start = time.perf_counter()
-    totals = _Totals()
-    level = "sentence" if options.splitter else "document"
-    with ExitStack() as stack:
-        builders = {
-            key: stack.enter_context(
-                IndexedDatasetBuilder(f"{output_prefix}_{key}_{level}", token_dtype(tokenizer.vocab_size))
+def _check_partitions(partitions: int, workers: int, files: Sequence[InputFile]) -> None:
+    problems = []
+    if workers < partitions:
+        problems.append(
+            Problem(
+                f"--partitions {partitions} need a process each, and --workers is {workers}",
+                advice=f"give --workers {partitions} or more, or fewer partitions",
             )
-            for key in options.keys
-        }
-        for batch in batches:
-            totals.add(batch)
-            for key, documents in batch.documents.items():
-                builders[key].add_documents(documents.tokens, documents.lengths, documents.sequences)
+        )
+    if partitions > 1 and any(file.format == "hf" for file in files):
+        problems.append(Problem("--partitions is given, and a dataset can't be cut", advice="leave --partitions out"))
+    if problems:
+        raise ConfigError(problems)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is to be read, how, and by how many processes."""
+
+    files: tuple[InputFile, ...]
+    options: ReadOptions
+    tokenizer: Tokenizer
+    workers: int
+    partitions: int
+
+    @property
+    def encode(self) -> EncodeOptions:
+        return self.options.encode
+
+    def info(self) -> TokenInfo:
+        """What all files are made with."""
+        assert self.encode.tokenizer.tokenizer_type is not None, "a tokenizer was built from it"
+        return TokenInfo(
+            tokenizer_type=self.encode.tokenizer.tokenizer_type,
+            fingerprint=self.tokenizer.fingerprint,
+            vocab_size=self.tokenizer.vocab_size,
+            eod_id=self.tokenizer.eod_id,
+            append_eod=self.encode.append_eod,
+            keys=(),
+            split_sentences=self.encode.splitter is not None,
+            documents=0,
+            tokens=0,
+        )
+
+
+def _write(job: _Job, output_prefix: str, progress: Progress) -> None:
+    start = time.perf_counter()
+    level = "sentence" if job.encode.splitter else "document"
+    prefixes = {key: f"{output_prefix}_{key}_{level}" for key in job.encode.keys}
+    tell_of_earlier(output_prefix, prefixes.values())
+    dtype = token_dtype(job.tokenizer.vocab_size)
+    with progress, described_pairs_to_write(prefixes, dtype, job.info()) as builders:
+        totals = _read(job, Path(f"{output_prefix}.part{os.getpid()}"), builders, progress)
         for key, builder in builders.items():
             if builder.num_documents == 0:
-                raise DataError(_no_text(key, totals))
-        # No key's files are replaced before those of all keys are written.
-        for builder in builders.values():
-            builder.prepare()
-        for builder in builders.values():
-            remove_token_info(builder.prefix)
-    for key, builder in builders.items():
-        write_token_info(builder.prefix, _info(builder, key, options, tokenizer))
-    _report(builders, totals, time.perf_counter() - start)
+                raise DataError(no_text(key, totals))
+    report(builders, totals, time.perf_counter() - start)
 
 
-def _info(builder: IndexedDatasetBuilder, key: str, options: EncodeOptions, tokenizer: Tokenizer) -> TokenInfo:
-    assert options.tokenizer.tokenizer_type is not None, "a tokenizer was built from it"
-    return TokenInfo(
-        tokenizer_type=options.tokenizer.tokenizer_type,
-        fingerprint=tokenizer.fingerprint,
-        vocab_size=tokenizer.vocab_size,
-        eod_id=tokenizer.eod_id,
-        append_eod=options.append_eod,
-        keys=(key,),
-        split_sentences=options.splitter is not None,
-        documents=builder.num_documents,
-        tokens=builder.num_tokens,
-    )
-
-
-def _no_text(key: str, totals: _Totals) -> Problem:
-    num_bad = totals.bad.total()
-    what = f"all of its {totals.num_lines} lines are empty" if totals.num_lines else "it is empty"
-    if num_bad:
-        what = f"of its {totals.num_lines} lines {num_bad} are bad ({_counts(totals.bad)}) and the others empty"
-    first = f"; the first: {totals.first_bad}" if num_bad else ""
-    return Problem(
-        f"the input has no text under {key!r}: {what}{first}",
-        advice="check --input and --json-keys; nothing was written",
-    )
-
-
-def _counts(bad: Counter[str]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in bad.most_common())
-
-
-def _report(builders: Mapping[str, IndexedDatasetBuilder], totals: _Totals, seconds: float) -> None:
-    if totals.bad:
-        logger.warning(
-            "%d bad lines skipped: %s; the first: %s", totals.bad.total(), _counts(totals.bad), totals.first_bad
-        )
-    for key, builder in builders.items():
-        if totals.num_empty[key]:
-            logger.warning("%d empty documents skipped under %r", totals.num_empty[key], key)
-        logger.info(
-            "%s: %d documents, %d tokens of %s",
-            builder.prefix,
-            builder.num_documents,
-            builder.num_tokens,
-            builder.dtype,
-        )
-    num_bytes = totals.num_bytes
-    logger.info("%.1f MB in %.1f s, %.1f MB/s", num_bytes / 1e6, seconds, num_bytes / 1e6 / seconds)
+def _read(job: _Job, folder: Path, builders: Builders, progress: Progress) -> Totals:
+    if job.partitions > 1:
+        partitions = plan_partitions(job.files, job.partitions, job.workers)
+        if len(partitions) < job.partitions:
+            logger.warning("the input is cut into %d partitions: only JSON lines can be cut", len(partitions))
+        return add_partitions(partitions, job.options, job.tokenizer, folder, builders, progress.add)
+    return read_and_add(job.files, job.options, job.tokenizer, job.workers, builders, progress.add)

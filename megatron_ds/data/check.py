@@ -78,7 +78,8 @@ def _missing_files(prefix: str, missing: list[Path], flag: str) -> Problem:
         advice = f"give the prefix without the suffix: {prefix[:-4]}"
     elif len(missing) == 2:
         path = Path(prefix)
-        near = sorted(path.parent.glob(f"{_literal(path.name)}_*_document.idx")) if path.parent.is_dir() else []
+        kinds = ("document", "sentence")
+        near = [found for kind in kinds for found in sorted(path.parent.glob(f"{_literal(path.name)}_*_{kind}.idx"))]
         if near:
             advice = f"did you mean {' or '.join(str(each.with_suffix('')) for each in near)}?"
     return Problem(message, sources=(Source("prefix", prefix, flag),), advice=advice)

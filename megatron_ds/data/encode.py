@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -17,7 +19,11 @@ from megatron_ds.data.documents import DocumentBatch, read_texts
 from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.sentences import SentenceSplitter
 from megatron_ds.errors import DataError, Problem
-from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer
+from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer, with_backend
+from megatron_ds.utils.processes import end_with_parent
+
+# What is read ahead for a worker: a few batches as they usually are, but not of the longest documents.
+_BYTES_PER_WORKER = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class EncodeOptions:
         skip_bad: whether bad documents are left out and counted, instead of an error.
         splitter: cuts each document into sentences, which become one sequence each; None: a document is one sequence.
         allow_special: whether the string of a special token in a document becomes its id.
+        backend: library that encodes; see `megatron_ds.tokenizers.with_backend`.
     """
 
     tokenizer: TokenizerOptions
@@ -41,6 +48,7 @@ class EncodeOptions:
     skip_bad: bool = False
     splitter: SentenceSplitter | None = None
     allow_special: bool = False
+    backend: str = "tokenizers"
 
 
 @dataclass(frozen=True)
@@ -129,13 +137,14 @@ class Encoder:
 
 def encode_in_order(
     batches: Iterable[DocumentBatch], options: EncodeOptions, tokenizer: Tokenizer, num_workers: int
-) -> Iterator[EncodedBatch]:
+) -> Generator[EncodedBatch, None, None]:
     """Encodes batches, giving the results in the order of the batches.
 
     Args:
-        batches: the input. No more than three batches per worker are held at a time.
-        options: what to encode; every worker builds its own tokenizer from it.
-        tokenizer: the tokenizer for one worker, which is this process.
+        batches: the input. No more than three batches per worker are held at a time, and one per worker when they are
+            large.
+        options: what to encode.
+        tokenizer: the tokenizer. Workers that are forked have it as it is; others build their own from `options`.
         num_workers: processes.
 
     Raises:
@@ -145,33 +154,64 @@ def encode_in_order(
         encoder = Encoder(options, tokenizer)
         yield from map(encoder.encode, batches)
         return
-    with ProcessPoolExecutor(num_workers, initializer=_start_worker, initargs=(options,)) as pool:
-        waiting: deque[Future[EncodedBatch]] = deque()
+    start = multiprocessing.get_context()
+    initargs = (options, to_pass_on(tokenizer))
+    with ProcessPoolExecutor(num_workers, start, initializer=_start_worker, initargs=initargs) as pool:
+        waiting: deque[tuple[int, Future[EncodedBatch]]] = deque()
         # The workers are forked now, from a small process without threads: what reads the input may start some.
         pool.submit(_is_ready)
         try:
             for batch in batches:
-                waiting.append(pool.submit(_encode_in_worker, batch))
-                if len(waiting) >= 3 * num_workers:
-                    yield waiting.popleft().result()
+                waiting.append((batch.num_bytes, pool.submit(_encode_in_worker, batch)))
+                while _are_enough([num_bytes for num_bytes, _ in waiting], num_workers):
+                    yield waiting.popleft()[1].result()
             while waiting:
-                yield waiting.popleft().result()
+                yield waiting.popleft()[1].result()
         except BrokenProcessPool:
             raise DataError(
                 Problem("a worker process died", advice="use fewer --workers when memory ran out; nothing was written")
             ) from None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Not without waiting: a pool that is left alone may leave its workers waiting for ever (Python 3.11).
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _are_enough(batches: Sequence[int], num_workers: int) -> bool:
+    """Whether the workers have enough to do with batches of so many bytes."""
+    is_full = len(batches) >= 3 * num_workers or sum(batches) >= num_workers * _BYTES_PER_WORKER
+    return is_full and len(batches) > num_workers
 
 
 # A worker process has one encoder for its whole life; the pool's initializer has no other place to put it.
 _worker: list[Encoder] = []
 
 
-def _start_worker(options: EncodeOptions) -> None:
+def _start_worker(options: EncodeOptions, tokenizer: Tokenizer | None) -> None:
+    end_with_parent()
+    # The first process is interrupted as well, and ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _worker[:] = [Encoder(options, own_tokenizer(options, tokenizer))]
+
+
+def to_pass_on(tokenizer: Tokenizer) -> Tokenizer | None:
+    """What a new process gets: `tokenizer` when it is forked, as it then shares the memory; None when it can't."""
+    return tokenizer if multiprocessing.get_context().get_start_method() == "fork" else None
+
+
+def own_tokenizer(options: EncodeOptions, passed_on: Tokenizer | None) -> Tokenizer:
+    """The tokenizer of one of several processes.
+
+    Args:
+        options: those that the first process's tokenizer was built from.
+        passed_on: what `to_pass_on` gave there.
+    """
     # The processes already use all cores; threads below them would only get in each other's way.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _worker[:] = [Encoder(options, build_tokenizer(options.tokenizer, vocab_size=options.vocab_size))]
+    if passed_on is not None:
+        return passed_on
+    plain = build_tokenizer(options.tokenizer, vocab_size=options.vocab_size)
+    tokenizer, _ = with_backend(plain, options.backend)
+    return tokenizer
 
 
 def _is_ready() -> bool:

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from megatron_ds.errors import DataError, Problem
 
 MAGIC = b"MMIDIDX\x00\x00"
+_OLDER_MAGIC = b"TNTIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 
@@ -66,6 +67,8 @@ def read_header(idx_file: Path) -> IndexHeader:
     size = idx_file.stat().st_size
     with idx_file.open("rb") as file:
         start = file.read(HEADER.size)
+    if start[: len(_OLDER_MAGIC)] == _OLDER_MAGIC:
+        raise DataError(_other_format(idx_file, "of the older `lazy` and `cached` implementations"))
     if start[: len(MAGIC)] != MAGIC:
         raise DataError(broken_file(idx_file, "is not a Megatron index: it does not start with MMIDIDX"))
     if len(start) < HEADER.size:
@@ -76,10 +79,19 @@ def read_header(idx_file: Path) -> IndexHeader:
     if dtype_code not in DTYPES:
         raise DataError(broken_file(idx_file, f"has dtype code {dtype_code}; codes 1 to 8 are known"))
     header = IndexHeader(dtype_code, num_sequences, document_index_length)
+    if num_sequences and size == header.file_size + num_sequences:
+        raise DataError(_other_format(idx_file, "of a multimodal data set, with a mode for each sequence"))
     if size != header.file_size:
         relation = "is truncated" if size < header.file_size else "is longer than its header says"
         raise DataError(broken_file(idx_file, f"{relation}: {size} bytes, expected {header.file_size}"))
     return header
+
+
+def _other_format(path: Path, kind: str) -> Problem:
+    return Problem(
+        f"{path} is an index {kind}, which can't be read: only Megatron's memory-mapped text format can",
+        advice="preprocess the data again (Megatron's tools: --dataset-impl mmap, which is their default)",
+    )
 
 
 def broken_file(path: Path, what: str) -> Problem:

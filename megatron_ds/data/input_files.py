@@ -45,15 +45,34 @@ class InputFile:
     Attributes:
         path: the file; for the format ``hf`` a folder, or a name on the hub.
         format: one of `FORMATS`.
+        span: the first byte that is meant, at the start of a line, and the one behind the last; None: the whole file.
     """
 
     path: Path
     format: str
+    span: tuple[int, int] | None = None
 
     @property
     def is_packed(self) -> bool:
         """Whether the file has fewer bytes than its text, or how many it has is not known."""
         return self.format in ("parquet", "hf") or self.path.suffix.lower() in _COMPRESSED
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.path.stat().st_size
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a part of it can be read: JSON lines that are not packed."""
+        return self.format == "jsonl" and not self.is_packed
+
+    def line_start(self, place: int) -> int:
+        """Where the next line after byte number `place` starts; the end of the file when there is none."""
+        with self.path.open("rb") as file:
+            file.seek(place)
+            file.readline()
+            return file.tell()
 
 
 def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFile]:

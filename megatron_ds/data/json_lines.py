@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from megatron_ds.data.documents import BadDocumentError, decode_utf8
@@ -21,11 +22,13 @@ class LineBatch:
         file: the file.
         first_line: number of the first line, from 1.
         lines: the lines, with their line ends.
+        offset: byte of the file at which counting the lines began; 0 where it is the whole file's.
     """
 
     file: Path
     first_line: int
     lines: tuple[bytes, ...]
+    offset: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -37,7 +40,7 @@ class LineBatch:
 
     def place(self, index: int) -> str:
         """File and line number."""
-        return f"{self.file}:{self.first_line + index}"
+        return f"{self.file}:{self.first_line + index + _lines_before(self.file, self.offset)}"
 
     def document(self, index: int) -> dict[str, object] | None:
         """The line's object; None when the line is blank.
@@ -58,6 +61,36 @@ def read_line_batches(files: Sequence[Path], batch_bytes: int) -> Iterator[LineB
             while lines := tuple(file.readlines(batch_bytes)):
                 yield LineBatch(path, number, lines)
                 number += len(lines)
+
+
+def read_span(path: Path, span: tuple[int, int], batch_bytes: int) -> Iterator[LineBatch]:
+    """Reads a part of a file, which starts and ends between two lines, like `read_line_batches`."""
+    start, end = span
+    with path.open("rb") as file:
+        file.seek(start)
+        number = 1
+        place = start
+        while place < end:
+            batch_end = min(end, place + batch_bytes)
+            lines: list[bytes] = []
+            while place < batch_end and (line := file.readline()):
+                lines.append(line)
+                place += len(line)
+            if not lines:
+                return
+            yield LineBatch(path, number, tuple(lines), start)
+            number += len(lines)
+
+
+# For a message only: the lines before a part of a file are not counted unless one is bad.
+@lru_cache(maxsize=16)
+def _lines_before(path: Path, place: int) -> int:
+    count = 0
+    with path.open("rb") as file:
+        while place > 0 and (content := file.read(min(place, 1 << 20))):
+            count += content.count(b"\n")
+            place -= len(content)
+    return count
 
 
 def _parse(line: bytes) -> dict[str, object]:

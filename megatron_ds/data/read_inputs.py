@@ -8,7 +8,7 @@ from itertools import groupby
 from megatron_ds.data.documents import DocumentBatch
 from megatron_ds.data.hugging_face import DatasetChoice, read_dataset
 from megatron_ds.data.input_files import InputFile
-from megatron_ds.data.json_lines import read_line_batches
+from megatron_ds.data.json_lines import read_line_batches, read_span
 from megatron_ds.data.records import read_csv, read_parquet, read_text_files
 
 
@@ -27,7 +27,8 @@ def read_batches(
         DataError: a file is damaged or has other columns.
     """
     for kind, group in groupby(files, key=lambda file: file.format):
-        paths = [file.path for file in group]
+        files_of_kind = list(group)
+        paths = [file.path for file in files_of_kind]
         if kind == "text":
             yield from read_text_files(paths, batch_bytes)
         elif kind in ("csv", "tsv"):
@@ -40,4 +41,12 @@ def read_batches(
             for path in paths:
                 yield from read_dataset(str(path), choice or DatasetChoice(), keys, batch_bytes)
         else:
-            yield from read_line_batches(paths, batch_bytes)
+            yield from _read_lines(files_of_kind, batch_bytes)
+
+
+def _read_lines(files: Sequence[InputFile], batch_bytes: int) -> Iterator[DocumentBatch]:
+    for file in files:
+        if file.span is None:
+            yield from read_line_batches([file.path], batch_bytes)
+        else:
+            yield from read_span(file.path, file.span, batch_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megatron_ds.errors import ConfigError, Problem
 from megatron_ds.tokenizers.base import FlatIds, sentinel_names
@@ -49,6 +49,21 @@ class FastTokenizer:
     def fingerprint(self) -> str:
         """SHA-256, in hex, of everything that determines the ids of a text."""
         return fast_fingerprint(self._backend)
+
+    def content(self) -> dict[str, Any]:
+        """What a ``tokenizer.json`` of the tokenizer for documents would hold."""
+        content: dict[str, Any] = json.loads(self._plain.to_str())
+        return content
+
+    def to_json_without_special_tokens(self) -> str:
+        """A ``tokenizer.json`` without added tokens; it gives documents the same ids if all these are special."""
+        import tokenizers
+
+        bare = tokenizers.Tokenizer(self._plain.model)
+        bare.normalizer = self._plain.normalizer
+        bare.pre_tokenizer = self._plain.pre_tokenizer
+        text: str = bare.to_str()
+        return text
 
     @cached_property
     def _matching(self) -> tokenizers.Tokenizer:
@@ -106,6 +121,8 @@ def _in_groups(texts: Iterable[str]) -> Iterator[list[str]]:
 def _add_sentinels(backend: tokenizers.Tokenizer, count: int) -> tuple[int, ...]:
     import tokenizers
 
+    if not count:
+        return ()
     names = sentinel_names(count)
     used = {number for text, number in backend.get_vocab(with_added_tokens=True).items() if text not in names}
     # Not normalised, so that a tokenizer of lower case finds them in the text as it was.
@@ -127,7 +144,9 @@ def _add_sentinels(backend: tokenizers.Tokenizer, count: int) -> tuple[int, ...]
 def _without_forgeries(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """`backend`, or a copy for models that find a special token's string among the pieces of their vocabulary."""
     special = {token.content: number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-    forgeable = [text for text, number in special.items() if _encodes_to(backend, text, number)]
+    # What is unknown has this id whatever it says, and may.
+    unknown = getattr(backend.model, "unk_token", None)
+    forgeable = [text for text, number in special.items() if text != unknown and _encodes_to(backend, text, number)]
     if not forgeable:
         return backend
     plain = _from_content(without_pieces(json.loads(backend.to_str()), forgeable))

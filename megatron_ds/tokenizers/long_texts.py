@@ -9,20 +9,14 @@ import json
 import string
 from typing import TYPE_CHECKING, Any
 
+from megatron_ds.tokenizers.word_rules import adds_prefix_space, is_known_rule
+
 if TYPE_CHECKING:
     import tokenizers
 
 # Characters of a piece: small beside what a process needs anyway, large beside a word.
 PIECE_CHARS = 1 << 16
 
-# Patterns that are matched from left to right, look ahead by one character at most and never back, and in which no
-# match goes on over a space after something else. GPT-2's is the one that the library calls ByteLevel.
-_LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_OTHERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_SCANS = (
-    rf"{_LETTERS}|\p{{N}}{{1,3}}|{_OTHERS}",  # GPT-4, Llama 3
-    rf"{_LETTERS}|\p{{N}}|{_OTHERS}",  # Qwen 2
-)
 # Places in a word that are tried. Each costs the encoding of a piece.
 _TRIES = 16
 # Characters of one kind on both sides of a cut in a word: no contraction ('re) and no other kind is near.
@@ -140,17 +134,8 @@ def _is_supported(content: dict[str, Any]) -> bool:
     is_plain_bpe = model["type"] == "BPE" and not any(
         model.get(name) for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback")
     )
-    return is_plain_bpe and content["normalizer"] is None and _is_scan(content["pre_tokenizer"])
-
-
-def _is_scan(pre_tokenizer: dict[str, Any] | None) -> bool:
-    if pre_tokenizer is None:
-        return False
-    if pre_tokenizer["type"] == "ByteLevel":
-        return not pre_tokenizer["add_prefix_space"] and pre_tokenizer["use_regex"]
-    parts = pre_tokenizer.get("pretokenizers", [])
-    if [part["type"] for part in parts] != ["Split", "ByteLevel"]:
-        return False
-    split, byte_level = parts
-    is_split = split["pattern"].get("Regex") in _SCANS and split["behavior"] == "Isolated" and not split["invert"]
-    return is_split and not byte_level["add_prefix_space"] and not byte_level["use_regex"]
+    # The known rules match from left to right, look ahead by one character at most and never back, and none of their
+    # matches goes on over a space after something else.
+    rule = content["pre_tokenizer"]
+    is_scan = is_known_rule(rule) and not adds_prefix_space(rule)
+    return is_plain_bpe and content["normalizer"] is None and is_scan

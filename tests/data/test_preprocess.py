@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import multiprocessing
 import resource
 import subprocess
 import sys
@@ -283,19 +284,22 @@ def test_read_line_batches_are_bounded_and_numbered(tmp_path: Path) -> None:
         assert f'"{batch.first_line - 1:04d}"'.encode() in batch.lines[0]
 
 
-def test_encode_in_order_holds_a_bounded_number_of_batches() -> None:
+@pytest.mark.parametrize(("num_bytes", "most"), [(1, 6), (5_000_000, 3)])
+def test_encode_in_order_holds_a_bounded_number_of_batches(num_bytes: int, most: int) -> None:
+    """Three for each of two workers, or one and one that is read, where they are large."""
     read = 0
 
     def batches() -> Iterator[LineBatch]:
         nonlocal read
-        for number in range(100):
+        for number in range(20):
             read += 1
-            yield LineBatch(Path("in"), number, (json.dumps({"text": str(number)}).encode(),))
+            line = json.dumps({"text": str(number)}).encode()
+            yield LineBatch(Path("in"), number, (line + b" " * (num_bytes - len(line)),))
 
     flags = Flags("ByteTokenizer")
     options = EncodeOptions(flags, None, ("text",), append_eod=False)
     for number, batch in enumerate(encode_in_order(batches(), options, build_tokenizer(flags), 2)):
-        assert read <= number + 6
+        assert read <= number + most
         np.testing.assert_array_equal(batch.documents["text"].tokens, list(str(number).encode()))
 
 
@@ -343,3 +347,50 @@ def test_preprocess_bert_append_eod_needs_an_eos(tmp_path: Path) -> None:
         run(source, tmp_path / "out", *flags, "--append-eod", tokenizer="BertWordPieceLowerCase")
     (tmp_path / "vocab.txt").write_text("\n".join([*words, "[EOS]"]))
     assert run(source, tmp_path / "out", *flags, "--append-eod", tokenizer="BertWordPieceLowerCase")[0][-1] == 6
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_preprocess_backends_write_the_same_bytes(
+    tmp_path: Path, workers: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    byte_level_bpe(["<|endoftext|>"]).save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setattr(preprocess, "BATCH_BYTES", 20_000)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))]
+    # The last is encoded by tokenizers in either case: it is a letter in the newer of two editions of Unicode.
+    source = write_lines(tmp_path / "in.jsonl", [*texts, "naïve 日本語 👩‍👩‍👧 \0 <|endoftext|>", "it\U00032559's"])
+    flags = ("--tokenizer-name-or-path", str(tmp_path), "--append-eod", "--workers", workers)
+    notes = []
+    for backend in ("auto", "tokenizers", "gigatoken"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "megatron_ds"):
+            run(source, tmp_path / backend, *flags, "--tokenizer-backend", backend, tokenizer="HFTokenizer")
+        notes.append([message for message in caplog.messages if message.startswith("tokenizer:")])
+    assert notes == [["tokenizer: gigatoken encodes"], [], ["tokenizer: gigatoken encodes"]]
+    for suffix in (".bin", ".idx", ".json"):
+        one, *others = (tmp_path / f"{name}_text_document{suffix}" for name in ("auto", "tokenizers", "gigatoken"))
+        assert [one.read_bytes() == other.read_bytes() for other in others] == [True, True]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_preprocess_workers_that_are_forked_or_not_give_the_same(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    byte_level_bpe(["<|endoftext|>"]).save(str(tmp_path / "tokenizer.json"))
+    context = multiprocessing.get_context(method)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda: context)
+    source = write_lines(tmp_path / "in.jsonl", ["one", "two"])
+    flags = ("--tokenizer-name-or-path", str(tmp_path), "--workers")
+    assert context.get_start_method() == method
+    one, two = (run(source, tmp_path / n, *flags, n, tokenizer="HFTokenizer") for n in ("1", "2"))
+    assert one == two
+
+
+def test_preprocess_special_tokens_are_left_to_tokenizers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    byte_level_bpe(["<|endoftext|>"]).save(str(tmp_path / "tokenizer.json"))
+    source = write_lines(tmp_path / "in.jsonl", ["<|endoftext|>"])
+    flags = ("--tokenizer-name-or-path", str(tmp_path), "--allow-special-tokens")
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        assert run(source, tmp_path / "out", *flags, tokenizer="HFTokenizer") == [[0]]
+    assert not any("gigatoken" in message for message in caplog.messages)
+    with pytest.raises(ConfigError, match="--tokenizer-backend gigatoken and --allow-special-tokens are both given"):
+        run(source, tmp_path / "out", *flags, "--tokenizer-backend", "gigatoken", tokenizer="HFTokenizer")

@@ -1,0 +1,73 @@
+"""What ``megatron-ds preprocess`` says before and after its work."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from megatron_ds.data.indexed_dataset import idx_path
+from megatron_ds.data.write_tokens import Builders, Totals
+from megatron_ds.errors import Problem
+from megatron_ds.utils.logging import logger
+
+
+def tell_of_earlier(output_prefix: str, prefixes: Iterable[str]) -> None:
+    """Tells which files will be replaced, and which ones a run that was killed has left.
+
+    Args:
+        output_prefix: ``--output-prefix``.
+        prefixes: paths of the pairs that are about to be written.
+    """
+    for prefix in prefixes:
+        if idx_path(prefix).exists():
+            logger.info("%s.bin and .idx are there already; they are replaced when this run is complete", prefix)
+    path = Path(output_prefix)
+    if not path.parent.is_dir():
+        return
+    # Not removed: another machine that shares the folder may be writing them.
+    temporary = re.compile(re.escape(path.name) + r"(_.+)?\.part\d+")
+    if left := sorted(each.name for each in path.parent.iterdir() if temporary.fullmatch(each.name)):
+        logger.warning(
+            "%s in %s: left by a run that was killed, or written by one that still runs; remove them in the first case",
+            ", ".join(left),
+            path.parent,
+        )
+
+
+def no_text(key: str, totals: Totals) -> Problem:
+    """The problem of an input that has nothing under a key."""
+    num_bad = totals.bad.total()
+    what = f"all of its {totals.num_lines} lines are empty" if totals.num_lines else "it is empty"
+    if num_bad:
+        what = f"of its {totals.num_lines} lines {num_bad} are bad ({_counts(totals.bad)}) and the others empty"
+    first = f"; the first: {totals.first_bad}" if num_bad else ""
+    return Problem(
+        f"the input has no text under {key!r}: {what}{first}",
+        advice="check --input and --json-keys; nothing was written",
+    )
+
+
+def _counts(bad: Counter[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in bad.most_common())
+
+
+def report(builders: Builders, totals: Totals, seconds: float) -> None:
+    """Tells what was written, what was left out, and how fast it went."""
+    if totals.bad:
+        logger.warning(
+            "%d bad lines skipped: %s; the first: %s", totals.bad.total(), _counts(totals.bad), totals.first_bad
+        )
+    for key, builder in builders.items():
+        if totals.num_empty[key]:
+            logger.warning("%d empty documents skipped under %r", totals.num_empty[key], key)
+        logger.info(
+            "%s: %d documents, %d tokens of %s",
+            builder.prefix,
+            builder.num_documents,
+            builder.num_tokens,
+            builder.dtype,
+        )
+    num_bytes = totals.num_bytes
+    logger.info("%.1f MB in %.1f s, %.1f MB/s", num_bytes / 1e6, seconds, num_bytes / 1e6 / seconds)
