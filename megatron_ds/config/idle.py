@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -87,6 +88,41 @@ _TABLE: tuple[_Idle, ...] = (
         ("training.distribute_saved_activations",),
         lambda s: bool(s.value("parallel.tensor_model_parallel_size") == 1),
         "with a tensor-parallel size of 1",
+    ),
+    _Idle(
+        ("parallel.sequence_parallel", "training.check_tp_replicas_interval"),
+        lambda s: bool(s.value("parallel.tensor_model_parallel_size") == 1),
+        "with a tensor-parallel size of 1",
+    ),
+    _Idle(
+        ("model.max_position_embeddings",),
+        lambda s: bool(s.value("model.position_embedding_type") != "learned_absolute"),
+        "without learned positions",
+    ),
+    _Idle(
+        ("data.reset_position_ids",),
+        lambda s: s.value("model.position_embedding_type") in ("alibi", "none"),
+        "with position_embedding_type alibi or none, which count no positions",
+    ),
+    _Idle(
+        ("model.add_qkv_bias",),
+        lambda s: not s.value("model.disable_bias_linear"),
+        "without disable_bias_linear: all linear layers have biases",
+    ),
+    _Idle(
+        ("model.use_scaled_init_method",),
+        lambda s: bool(s.value("model.residual_connection") == "deepnorm"),
+        "with deepnorm, which has a factor of its own",
+    ),
+    _Idle(
+        ("model.fp32_residual_connection",),
+        lambda s: s.precision == "fp32",
+        "without bf16 or fp16: everything is fp32",
+    ),
+    _Idle(
+        ("model.window_size",),
+        lambda s: (s.value("model.window_size") or 0) >= (s.value("model.seq_length") or math.inf),
+        "with samples no longer than the window",
     ),
     _Idle(("logging.wandb_exp_name",), lambda s: s.value("logging.wandb_project") is None, "without wandb_project"),
     _Idle(("training.eval_interval",), lambda s: s.value("training.eval_iters") == 0, "with eval_iters 0"),

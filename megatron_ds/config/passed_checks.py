@@ -28,6 +28,7 @@ def passed_problems(file: DeepSpeedFile, settings: Settings) -> Iterator[Problem
     yield from _kind_problems(file.passed, file.label, "", fillable)
     yield from _dtype_problems(file, settings)
     yield from offload_problems(file, settings)
+    yield from _partition_problems(file, settings)
 
 
 def _kind_problems(block: Mapping[str, Any], label: str, name: str, fillable: Container[str]) -> Iterator[Problem]:
@@ -61,3 +62,15 @@ def _dtype_problems(file: DeepSpeedFile, settings: Settings) -> Iterator[Problem
 
 def _precision_source(settings: Settings) -> tuple[Source, ...]:
     return () if settings.precision == "fp32" else settings.sources(f"training.{settings.precision}")
+
+
+def _partition_problems(file: DeepSpeedFile, settings: Settings) -> Iterator[Problem]:
+    """Sending shares of an activation between stages needs the same activation on all tensor-parallel ranks."""
+    block = file.passed.get("pipeline", {})
+    for key in ("pipe_partitioned", "grad_partitioned"):
+        if block.get(key) is True and settings.value("parallel.sequence_parallel"):
+            yield Problem(
+                f"pipeline.{key} can't be with sequence_parallel, which cuts what goes from stage to stage already",
+                (Source(key, "true", f"{file.label}: pipeline.{key}"), *settings.sources("parallel.sequence_parallel")),
+                "remove the key",
+            )

@@ -13,7 +13,7 @@ from megatron_ds.config.catalog import all_options, block_classes, convert_json
 from megatron_ds.config.deepspeed_final import deepspeed_config
 from megatron_ds.config.deepspeed_reader import DeepSpeedFile, read_deepspeed_keys
 from megatron_ds.config.files import read_block_file, read_deepspeed_config
-from megatron_ds.config.flags import CommandLine, help_text, no_pipeline_problem, parse_command_line
+from megatron_ds.config.flags import CommandLine, help_text, no_groups_problem, no_pipeline_problem, parse_command_line
 from megatron_ds.config.idle import idle_notes
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.passed_checks import passed_problems
@@ -207,6 +207,9 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
     pp_path = "parallel.pipeline_model_parallel_size"
     if "--no-pipeline-parallel" in sources.line.switches and settings.value(pp_path) > 1:
         problems.append(no_pipeline_problem(settings.value(pp_path), settings.origin(pp_path)))
+    groups = "model.num_query_groups"
+    if "--group-query-attention" in sources.line.switches and settings.value(groups) is None:
+        problems.append(no_groups_problem(settings.origin(groups)))
     if settings.value("parallel.zero_stage") is None:
         stage = Given(
             default_zero_stage(settings.precision, settings.value(pp_path)),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from megatron_ds.config.blocks import GATED_ACTIVATIONS, default_ffn_size, rotary_width
+from megatron_ds.config.catalog import all_options
 from megatron_ds.config.partition import counted_layers, even_counts
 from megatron_ds.config.settings import Settings, wrong_value
 from megatron_ds.errors import Problem, Source
@@ -14,6 +16,19 @@ Rule = Callable[[Settings], Iterator[Problem]]
 _TP = "parallel.tensor_model_parallel_size"
 _PP = "parallel.pipeline_model_parallel_size"
 _ZERO = "parallel.zero_stage"
+_GROUPS = "model.num_query_groups"
+_POSITIONS = "model.position_embedding_type"
+_RESIDUAL = "model.residual_connection"
+_SCALING = "model.use_rope_scaling"
+_SCALING_NUMBERS = tuple(
+    f"model.{name}"
+    for name in ("rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor", "rope_original_max_positions")
+)
+_ROTARY = (
+    *(f"model.rotary_{name}" for name in ("base", "percent", "interleaved", "seq_len_interpolation_factor")),
+    _SCALING,
+)
+_DEEPNORM = ("model.deepnorm_alpha", "model.deepnorm_beta")
 
 
 def processes_hold_whole_models(settings: Settings) -> Iterator[Problem]:
@@ -45,9 +60,10 @@ def _divisible(settings: Settings, path: str, by: str, rule: str) -> Iterator[Pr
 
 def heads_divide_hidden_size(settings: Settings) -> Iterator[Problem]:
     """Every head has the same width."""
-    yield from _divisible(
-        settings, "model.hidden_size", "model.num_attention_heads", "all attention heads have the same width"
-    )
+    if settings.value("model.kv_channels") is None:
+        yield from _divisible(
+            settings, "model.hidden_size", "model.num_attention_heads", "all attention heads have the same width"
+        )
 
 
 def tp_divides_heads(settings: Settings) -> Iterator[Problem]:
@@ -58,18 +74,159 @@ def tp_divides_heads(settings: Settings) -> Iterator[Problem]:
 
 
 def tp_divides_ffn(settings: Settings) -> Iterator[Problem]:
-    """Tensor-parallel ranks share the MLP's columns evenly; a derived width is 4 x hidden."""
+    """Tensor-parallel ranks share the MLP's columns evenly; a derived width follows from the hidden size."""
     hidden, tp = settings.value("model.hidden_size"), settings.value(_TP)
     rule = "each tensor-parallel rank has the same number of columns of the MLP"
     if settings.value("model.ffn_hidden_size") is not None:
         yield from _divisible(settings, "model.ffn_hidden_size", _TP, rule)
-    elif hidden and 4 * hidden % tp:
+        return
+    gated = settings.value("model.activation") in GATED_ACTIVATIONS
+    width = default_ffn_size(hidden, gated=gated) if hidden else 0
+    if width % tp:
+        factor = "8/3" if gated else "4"
         yield Problem(
-            f"MLP width 4 x hidden_size {hidden} = {4 * hidden} is not a multiple of tensor_model_parallel_size {tp}: "
-            f"{rule}",
+            f"MLP width {factor} x hidden_size {hidden} = {width} is not a multiple of tensor_model_parallel_size "
+            f"{tp}: {rule}",
             settings.sources("model.hidden_size", _TP),
             "give --ffn-hidden-size, or another hidden size or TP",
         )
+
+
+def groups_divide_heads(settings: Settings) -> Iterator[Problem]:
+    """Each head of keys and values serves the same number of attention heads."""
+    yield from _divisible(
+        settings, "model.num_attention_heads", _GROUPS, "each group of attention heads has the same number of them"
+    )
+
+
+def tp_fits_groups(settings: Settings) -> Iterator[Problem]:
+    """Ranks have whole heads of keys and values, or share one of them evenly."""
+    groups, tp = settings.value(_GROUPS), settings.value(_TP)
+    if not groups or groups % tp == 0:
+        return
+    if tp % groups:
+        yield Problem(
+            f"num_query_groups {groups} and tensor_model_parallel_size {tp} don't divide one another: each rank has "
+            "the same number of heads of keys and values, or each of those is shared by the same number of ranks",
+            settings.sources(_GROUPS, _TP),
+            f"use a TP that divides {groups} or is a multiple of it",
+        )
+        return
+    width, ranks = _head_size(settings), tp // groups
+    if width and width % ranks:
+        yield Problem(
+            f"{ranks} ranks share each of {groups} heads of keys and values, and its width {width} is not a multiple "
+            f"of {ranks}",
+            settings.sources(_GROUPS, _TP),
+            f"use a TP of at most {groups}, or a head width that {ranks} divides",
+        )
+
+
+def _head_size(settings: Settings) -> int | None:
+    """The width of a head; None while it isn't known, or is no whole number."""
+    width: int | None = settings.value("model.kv_channels")
+    hidden, heads = settings.value("model.hidden_size"), settings.value("model.num_attention_heads")
+    if width is None and hidden and heads and hidden % heads == 0:
+        width = hidden // heads
+    return width
+
+
+def rotated_width_is_even(settings: Settings) -> Iterator[Problem]:
+    """Rotary embeddings turn pairs of numbers."""
+    width, percent = _head_size(settings), settings.value("model.rotary_percent")
+    if settings.value(_POSITIONS) != "rope" or width is None:
+        return
+    rotated = rotary_width(width, percent)
+    if rotated % 2 or rotated == 0:
+        yield Problem(
+            f"rotary embeddings turn pairs of numbers, and {percent} of a head's width {width} is {rotated}",
+            settings.sources("model.rotary_percent", "model.hidden_size", "model.num_attention_heads"),
+            "use a --rotary-percent, or a head width, that gives an even number of at least 2",
+        )
+
+
+def _given_in_vain(settings: Settings, paths: Iterable[str], needed: str, wanted: str) -> Iterator[Problem]:
+    """Options that say something, other than the default, about a choice that was not made."""
+    for path in paths:
+        if path in settings and settings.value(path) != all_options()[path].default:
+            name, choice = settings.source(path).name, settings.source(needed)
+            yield Problem(
+                f"{name} is given, and {choice.name} is {choice.value}: {name} says how {wanted} works",
+                settings.sources(path, needed),
+                f"give {wanted}, or leave {name} out (its default is {all_options()[path].default})",
+            )
+
+
+def rotary_options_have_rope(settings: Settings) -> Iterator[Problem]:
+    """Options of rotary embeddings need them."""
+    if settings.value(_POSITIONS) != "rope":
+        yield from _given_in_vain(settings, _ROTARY, _POSITIONS, "--position-embedding-type rope")
+
+
+def rope_scaling_options_have_scaling(settings: Settings) -> Iterator[Problem]:
+    """The numbers of Llama 3's scaling need its switch."""
+    if not settings.value(_SCALING):
+        yield from _given_in_vain(settings, _SCALING_NUMBERS, _SCALING, "--use-rope-scaling")
+
+
+def one_rope_scaling(settings: Settings) -> Iterator[Problem]:
+    """Positions are scaled in one way."""
+    linear = "model.rotary_seq_len_interpolation_factor"
+    if settings.value(_SCALING) and settings.value(linear) is not None:
+        yield Problem(
+            "use_rope_scaling and rotary_seq_len_interpolation_factor are both given: positions are scaled in one way",
+            settings.sources(_SCALING, linear),
+            "keep Llama 3's scaling or the linear one",
+        )
+
+
+def rope_scaling_factors_are_ordered(settings: Settings) -> Iterator[Problem]:
+    """Between the two wavelengths the scaling changes smoothly, so they are in order."""
+    low, high = "model.rope_low_freq_factor", "model.rope_high_freq_factor"
+    if settings.value(_SCALING) and settings.value(low) >= settings.value(high):
+        yield Problem(
+            f"rope_low_freq_factor {settings.value(low)} is not below rope_high_freq_factor {settings.value(high)}",
+            settings.sources(low, high),
+            "Llama 3 has 1 and 4",
+        )
+
+
+def deepnorm_options_have_deepnorm(settings: Settings) -> Iterator[Problem]:
+    """DeepNorm's factors need DeepNorm."""
+    if settings.value(_RESIDUAL) != "deepnorm":
+        yield from _given_in_vain(settings, _DEEPNORM, _RESIDUAL, "--residual-connection deepnorm")
+
+
+def fp32_residual_is_before_norms(settings: Settings) -> Iterator[Problem]:
+    """Where norms stand on the residual stream, the stream is what the layers compute in."""
+    path = "model.fp32_residual_connection"
+    if settings.value(path) and settings.value(_RESIDUAL) in ("post_ln", "deepnorm"):
+        yield Problem(
+            f"fp32_residual_connection can't be with residual_connection {settings.value(_RESIDUAL)}: there the "
+            "stream comes out of a norm, in the precision of the layers",
+            settings.sources(path, _RESIDUAL),
+            "leave --fp32-residual-connection out, or use pre_ln or parallel",
+        )
+
+
+def tp_divides_sequence(settings: Settings) -> Iterator[Problem]:
+    """With sequence parallelism, tensor-parallel ranks have slices of a sample of the same length."""
+    if settings.value("parallel.sequence_parallel"):
+        yield from _divisible(
+            settings, "model.seq_length", _TP, "with sequence_parallel each rank has as many tokens of a sample"
+        )
+
+
+def prefix_has_the_sample_to_itself(settings: Settings) -> Iterator[Problem]:
+    """A prefix is the beginning of a whole sample, all of it seen."""
+    for path in ("data.reset_position_ids", "data.reset_attention_mask", "model.window_size"):
+        if settings.value("model.prefix_lm") and settings.value(path):
+            name = settings.source(path).name
+            yield Problem(
+                f"prefix_lm can't be with {name}: a prefix is the beginning of a whole sample, and all of it is seen",
+                settings.sources("model.prefix_lm", path),
+                f"leave --prefix-lm or --{name.replace('_', '-')} out",
+            )
 
 
 def padded_vocabulary_is_shared_evenly(settings: Settings) -> Iterator[Problem]:
@@ -172,7 +329,7 @@ def fp16_scales_are_powers(settings: Settings) -> Iterator[Problem]:
 def sequence_fits_positions(settings: Settings) -> Iterator[Problem]:
     """There is a position embedding for each token of a sample."""
     sequence, positions = settings.value("model.seq_length"), settings.value("model.max_position_embeddings")
-    if sequence and positions and sequence > positions:
+    if settings.value(_POSITIONS) == "learned_absolute" and sequence and positions and sequence > positions:
         yield Problem(
             f"seq_length {sequence} is more than max_position_embeddings {positions}",
             settings.sources("model.seq_length", "model.max_position_embeddings"),
@@ -331,6 +488,18 @@ def saved_inputs_are_cut_evenly(settings: Settings) -> Iterator[Problem]:
         yield from _divisible(settings, "model.hidden_size", _TP, rule)
 
 
+def saved_inputs_are_whole(settings: Settings) -> Iterator[Problem]:
+    """Under sequence parallelism each rank has a share of a layer's input already."""
+    path, sequence = "training.distribute_saved_activations", "parallel.sequence_parallel"
+    if settings.value(path) and settings.value(sequence):
+        yield Problem(
+            "distribute_saved_activations can't be with sequence_parallel, under which each tensor-parallel rank has "
+            "its own tokens of a layer's input and keeps those",
+            settings.sources(path, sequence),
+            "leave distribute_saved_activations out: sequence_parallel keeps no more",
+        )
+
+
 def recomputed_layers_exist(settings: Settings) -> Iterator[Problem]:
     """The block method says how many layers of a stage; neither method has more than there are."""
     path, method = "training.recompute_num_layers", "training.recompute_method"
@@ -356,6 +525,17 @@ RULES: tuple[Rule, ...] = (
     heads_divide_hidden_size,
     tp_divides_heads,
     tp_divides_ffn,
+    tp_divides_sequence,
+    groups_divide_heads,
+    tp_fits_groups,
+    rotated_width_is_even,
+    rotary_options_have_rope,
+    rope_scaling_options_have_scaling,
+    one_rope_scaling,
+    rope_scaling_factors_are_ordered,
+    prefix_has_the_sample_to_itself,
+    deepnorm_options_have_deepnorm,
+    fp32_residual_is_before_norms,
     padded_vocabulary_is_shared_evenly,
     padded_vocabulary_holds_all_ids,
     stages_have_layers,
@@ -367,6 +547,7 @@ RULES: tuple[Rule, ...] = (
     one_granularity,
     saved_inputs_are_those_of_layers,
     saved_inputs_are_cut_evenly,
+    saved_inputs_are_whole,
     recomputed_layers_exist,
     sequence_fits_positions,
     one_warmup,

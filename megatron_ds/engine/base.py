@@ -101,6 +101,10 @@ class TrainEngine(Protocol):
         """Places in the model's list of layers that each pipeline stage holds."""
         ...
 
+    def differing_replicas(self) -> list[str]:
+        """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
+        ...
+
     def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""
         ...

@@ -16,6 +16,7 @@ from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.grad_norm import ClipBeforeStep
 from megatron_ds.engine.optimizer import catch_up
+from megatron_ds.engine.weights import replicas_differ
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ModelParallelUnit
 
@@ -115,6 +116,10 @@ class DeepSpeedEngineBase(ABC):
             raise CheckpointError(f"{folder / tag} holds no checkpoint that DeepSpeed can read")
         self.progress = TrainProgress(**client_state["progress"])
         catch_up(self.deepspeed_engine.basic_optimizer, self.progress.step - self.progress.skipped_steps)
+
+    def differing_replicas(self) -> list[str]:
+        """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
+        return replicas_differ(self.named_parameters(), self.mpu)
 
     def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""

@@ -43,6 +43,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         parallel.pipeline_model_parallel_size,
         joined.device,
         timedelta(minutes=parallel.distributed_timeout_minutes),
+        sequence_parallel=parallel.sequence_parallel,
     )
     datasets = _datasets(run, joined)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
@@ -58,7 +59,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         write_resolved(resolved, Path(run.checkpoint.save))
     specs = whole_model_specs(layers, mpu.topology)
-    _say_what_runs(resolved, specs, engine, found)
+    _say_what_runs(resolved, specs, engine, mpu, found)
     if mpu.pp_size > 1:
         for line in stage_table(layers(ModelParallelUnit.offline(mpu.topology, device="meta")), engine.stages(), specs):
             logger.info("%s", line)
@@ -82,7 +83,11 @@ def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
 
 
 def _say_what_runs(
-    resolved: ResolvedRun, specs: Mapping[str, ShardSpec], engine: TrainEngine, found: FoundCheckpoint | None
+    resolved: ResolvedRun,
+    specs: Mapping[str, ShardSpec],
+    engine: TrainEngine,
+    mpu: ModelParallelUnit,
+    found: FoundCheckpoint | None,
 ) -> None:
     """The start-up message: what is in force, in a few lines."""
     run = resolved.run
@@ -94,7 +99,8 @@ def _say_what_runs(
         model.vocab_size,
         model.padded_vocab_size(run.parallel.tensor_model_parallel_size),
     )
-    logger.info("layout: %s on %d processes", Layout.of(run), run.world_size)
+    sequence = ", sequence-parallel" if mpu.sequence_parallel else ""
+    logger.info("layout: %s%s on %d processes", Layout.of(run), sequence, run.world_size)
     logger.info(
         "batch: %d micro x %d accumulated x %d data-parallel = %d samples of %d tokens",
         run.training.micro_batch_size,

@@ -162,6 +162,46 @@ def test_load_with_the_derived_ffn_size_spelt_out_goes_on(tmp_path):
     assert "ffn_hidden_size" in problems[0].message
 
 
+def test_load_with_derived_model_options_spelt_out_goes_on(tmp_path):
+    _save(tmp_path, _run("--swiglu"))
+    flags = ("--swiglu", "--ffn-hidden-size", "64", "--kv-channels", "8", "--num-query-groups", "4")
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), *flags), {})
+    assert problems == []
+
+
+def test_load_with_another_block_is_refused_with_the_options_that_differ(tmp_path):
+    _save(tmp_path, _run("--parallel-residual"))
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--position-embedding-type", "rope"), {})
+    for name in ("residual_connection", "position_embedding_type", "max_position_embeddings"):
+        assert name in problems[0].message
+
+
+def test_load_of_a_checkpoint_from_before_an_option_has_its_default(tmp_path):
+    run = _run()
+    old = {name: getattr(run.model, name) for name in ("num_layers", "hidden_size", "num_attention_heads")}
+    old |= {"seq_length": 16, "ffn_hidden_size": None, "max_position_embeddings": None, "vocab_size": 61}
+    _save(tmp_path, run)
+    _change_manifest(tmp_path, model=old)
+    assert checkpoint_problems(_run("--load", str(tmp_path)), {})[1] == []
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--qk-layernorm"), {})
+    assert "qk_layernorm" in problems[0].message
+
+
+def test_load_of_a_manifest_with_an_unknown_model_option_is_refused(tmp_path):
+    run = _run()
+    _save(tmp_path, run)
+    _change_manifest(tmp_path, model={**run.model.model_dump(), "spirals": 3})
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path)), {})
+    assert "describes no model that this version knows" in problems[0].message
+    assert "spirals" in problems[0].message
+
+
+def test_load_of_a_model_without_learned_positions_goes_on_with_another_length(tmp_path):
+    _save(tmp_path, _run("--position-embedding-type", "rope"))
+    flags = ("--position-embedding-type", "rope", "--seq-length", "32")
+    assert checkpoint_problems(_run("--load", str(tmp_path), *flags), {})[1] == []
+
+
 def test_options_that_changed_since_the_checkpoint_are_told(tmp_path):
     _save(tmp_path, _run())
     found = find_checkpoint(tmp_path)

@@ -221,6 +221,7 @@ def test_auto_that_nothing_fills_is_listed(tmp_path):
         ({"gradient_cliping": 1}, ["unknown key gradient_cliping", "gradient_clipping"]),
         ({"zero_optimisation": {}}, ["zero_optimisation", "zero_optimization"]),
         ({"stage": 1}, ["unknown key stage", "its place is zero_optimization.stage"]),
+        ({"megatron_ds": {"model": {"swiglu": True}}}, ["unknown key", 'in a JSON it is "activation": "swiglu"']),
         ({"num_layers": 1}, ["its place is megatron_ds.model.num_layers"]),
         ({"megatrn_ds": {}}, ["did you mean megatron_ds?"]),
         ({"zero_optimization": {"overlap_com": True}}, ["zero_optimization.overlap_com", "overlap_comm"]),
@@ -455,6 +456,15 @@ def test_defaults_of_offload_to_disks_beside_the_cpu_are_fine(tmp_path):
     param = {"device": "cpu", "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9}
     content = {"zero_optimization": {"stage": 3, "offload_optimizer": optimizer, "offload_param": param}}
     assert resolved(with_json(tmp_path, content)).deepspeed["zero_optimization"]["offload_param"] == param
+
+
+def test_sequence_parallel_stages_send_whole_slices(tmp_path):
+    flags = ("--sequence-parallel", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2")
+    sent = {"pipe_partitioned": False, "grad_partitioned": False}
+    assert resolved(words(*flags), 4).deepspeed["pipeline"] == sent
+    assert "pipeline" not in resolved(words(*flags[1:]), 4).deepspeed
+    argv = with_json(tmp_path, {"pipeline": {"pipe_partitioned": True}}, *flags)
+    assert "pipe_partitioned can't be with sequence_parallel" in only_problem(argv, 4)
 
 
 def test_fp16_block_carries_our_options():

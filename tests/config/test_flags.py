@@ -33,6 +33,17 @@ from tests.config.helpers import environ, only_problem, resolved, words
         (["--tokenizer-type", "PretrainedFromHF"], "data.tokenizer_type", "HFTokenizer"),
         (["--tokenizer-type", "GPTSentencePieceTokenizer"], "data.tokenizer_type", "SentencePieceTokenizer"),
         (["--zero-stage", "2"], "parallel.zero_stage", 2),
+        (["--swiglu"], "model.activation", "swiglu"),
+        (["--squared_relu"], "model.activation", "squared_relu"),
+        (["--glu-activation", "geglu"], "model.activation", "geglu"),
+        (["--swiglu", "--glu-activation", "swiglu"], "model.activation", "swiglu"),
+        (["--position-embedding-type", "rotary"], "model.position_embedding_type", "rope"),
+        (["--position-embedding-type", "absolute"], "model.position_embedding_type", "learned_absolute"),
+        (["--use-rotary-position-embeddings"], "model.position_embedding_type", "rope"),
+        (["--apply-residual-connection-post-layernorm"], "model.residual_connection", "post_ln"),
+        (["--gpt-j-residual"], "model.residual_connection", "parallel"),
+        (["--num-key-value-heads", "2"], "model.num_query_groups", 2),
+        (["--normalization", "rmsnorm"], "model.normalization", "RMSNorm"),
     ],
 )
 def test_flag_in_each_spelling_sets_its_option(argv, path, value):

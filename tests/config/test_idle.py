@@ -42,6 +42,29 @@ def idle(argv, device="cpu", world_size=1):
             ["--eod-id", "0"],
             "--eod-id has no effect without any of reset_position_ids, reset_attention_mask, eod_mask_loss",
         ),
+        (
+            ["--position-embedding-type", "rope", "--max-position-embeddings", "8"],
+            "--max-position-embeddings has no effect without learned positions",
+        ),
+        (
+            ["--position-embedding-type", "alibi", "--reset-position-ids"],
+            "--reset-position-ids has no effect with position_embedding_type alibi or none, which count no positions",
+        ),
+        (["--sequence-parallel"], "--sequence-parallel has no effect with a tensor-parallel size of 1"),
+        (
+            ["--check-tp-replicas-interval", "2"],
+            "--check-tp-replicas-interval has no effect with a tensor-parallel size of 1",
+        ),
+        (["--add-qkv-bias"], "--add-qkv-bias has no effect without disable_bias_linear: all linear layers have biases"),
+        (
+            ["--deepnorm", "--no-use-scaled-init-method"],
+            "--no-use-scaled-init-method has no effect with deepnorm, which has a factor of its own",
+        ),
+        (
+            ["--fp32-residual-connection"],
+            "--fp32-residual-connection has no effect without bf16 or fp16: everything is fp32",
+        ),
+        (["--window-size", "16"], "--window-size has no effect with samples no longer than the window"),
         (["--eval-interval", "5", "--eval-iters", "0"], "--eval-interval has no effect with eval_iters 0"),
         (
             ["--tokenizer-type", "ByteTokenizer", "--vocab-file", "x"],

@@ -34,11 +34,12 @@ BILLIONS = {
 }
 
 
-def test_presets_are_those_that_have_a_published_size():
-    assert set(MODELS) == set(BILLIONS)
+def test_presets_of_the_gpt_tables_are_those_that_have_a_published_size():
+    assert {name for name in MODELS if name.startswith(("gpt", "sc21"))} == set(BILLIONS)
 
 
-@pytest.mark.parametrize("name", MODELS)
+# The other families are counted on the meta device, in tests/models/test_presets.py.
+@pytest.mark.parametrize("name", BILLIONS)
 def test_model_preset_has_the_published_number_of_parameters(name):
     run = resolved(["--model-preset", name, "--micro-batch-size", "1", "--train-iters", "1", "--lr", "1"]).run
     model, vocab = run.model, run.model.vocab_size or 50257

@@ -15,6 +15,7 @@ from benchmarks.tiny_run import VOCAB_SIZE, Case, Outcome, TinyRun, run_case, ru
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.engine.pipeline import PipelineTrainEngine
 from megatron_ds.models import LayerDef, ParallelTransformerLayer
+from megatron_ds.models.attention import AttentionScheme
 from megatron_ds.models.gpt import LanguageModelHead
 from megatron_ds.mpu import ModelParallelUnit, VocabParallelEmbedding
 from tests.dist.pool import run_ranks
@@ -141,7 +142,7 @@ def _masked_layers(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
         return module_type(VOCAB_SIZE, model.padded_vocab_size(mpu.tp_size), model.hidden_size, mpu, init_std=0.02)
 
     def layer() -> nn.Module:
-        return _MaskedLayer(model, mpu)
+        return _MaskedLayer(model, mpu, AttentionScheme(model, mpu))
 
     return [
         LayerDef("word_embeddings", _MaskedEmbedding, lambda: vocabulary(_MaskedEmbedding)),

@@ -15,6 +15,7 @@ from torch import Tensor
 from benchmarks.tiny_run import DOCUMENT_FLAGS, Case, Outcome, run_case
 from tests.dist.pool import run_ranks
 
+SEQUENCE_PARALLEL = "--sequence-parallel"
 FULL = ("--recompute-granularity", "full")
 # At this size all parameters would stay whole under ZeRO-3.
 ALL_PARTITIONED = json.dumps(
@@ -78,12 +79,20 @@ DROPPING = Case(dropout=0.5, micro_batch_size=2, global_batch_size=4)
         replace(DROPPING, tp=2, zero=1, precision="bf16", more=DOCUMENT_FLAGS),
         replace(DROPPING, pp=2, zero=1, more=DOCUMENT_FLAGS),
         replace(DROPPING, tp=2, pp=2, zero=1, more=DOCUMENT_FLAGS),
+        replace(DROPPING, tp=2, zero=1, more=(*DOCUMENT_FLAGS, SEQUENCE_PARALLEL)),
+        replace(DROPPING, tp=2, pp=2, zero=0, more=(SEQUENCE_PARALLEL,)),
     ],
-    ids=lambda case: f"tp{case.tp}pp{case.pp}dp{case.dp}-z{case.zero}-{case.precision}{'-docs' * bool(case.more)}",
+    ids=lambda case: (
+        f"tp{case.tp}pp{case.pp}dp{case.dp}-z{case.zero}-{case.precision}{'-docs' * (DOCUMENT_FLAGS[0] in case.more)}"
+        f"{'-sequence' * (SEQUENCE_PARALLEL in case.more)}"
+    ),
 )
 def test_any_recomputation_changes_no_bit(case: Case) -> None:
     per_stage = case.num_layers // case.pp
-    levers = (_Lever((), 1, 1), *LEVERS, _Lever(BLOCK, 1 + 1 / per_stage, 1 + 1 / per_stage))
+    # Under sequence parallelism a rank keeps a share as it is, and cutting it again is refused.
+    is_cut = SEQUENCE_PARALLEL in case.more
+    allowed = [lever for lever in LEVERS if not (is_cut and "--distribute-saved-activations" in lever.flags)]
+    levers = (_Lever((), 1, 1), *allowed, _Lever(BLOCK, 1 + 1 / per_stage, 1 + 1 / per_stage))
     cases = [replace(case, more=(*case.more, *lever.flags)) for lever in levers]
     for results in run_ranks(case.world_size, _with_core_runs, cases=cases, steps=2, timeout=120):
         kept = results[0][0]
