@@ -183,7 +183,7 @@ def _kept_by(keep: Keep) -> AbstractContextManager[Any]:
     """
     if keep is keep_whole:
         return nullcontext()
-    # PyTorch before 2.13 has `checkpoint` save an empty tensor of its own, on the CPU, beside the inputs.
+    # PyTorch 2.11 (2.13 no longer) has `checkpoint` save an empty tensor of its own, on the CPU, beside the inputs.
     return saved_tensors_hooks(
         lambda tensor: keep(tensor) if tensor.numel() else keep_whole(tensor), lambda restore: restore()
     )

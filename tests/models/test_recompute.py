@@ -129,7 +129,7 @@ def _cut_and_gather(dtype: torch.dtype) -> tuple[bool, bool, int]:
 
     source = torch.randn(6, 4, dtype=dtype, requires_grad=True)
     ids = torch.arange(6, dtype=torch.int32)
-    empty = torch.empty(0)  # PyTorch before 2.13 saves such a one itself
+    empty = torch.empty(0)  # PyTorch 2.11 saves such a one itself
     weight = torch.randn(4, 4, dtype=dtype)
 
     def layer(inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
