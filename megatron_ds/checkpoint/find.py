@@ -177,6 +177,7 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
                 advice="run with the layout that it was saved with: going on at another one is not supported yet",
             )
         )
+    problems += _other_stages(found, run, origins)
     try:
         saved_model = ModelConfig(**found.manifest.model)
     except ValueError as error:
@@ -207,6 +208,25 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
             )
         )
     return problems
+
+
+def _other_stages(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, str]) -> list[Problem]:
+    """Optimizer states are saved by stage, so the layers have to be dealt out as they were."""
+    method = run.parallel.pp_partition_method
+    saved = found.manifest.options.get("parallel", {}).get("pp_partition_method", method)
+    if run.parallel.pipeline_model_parallel_size == 1 or saved == method:
+        return []
+    where = f"the checkpoint {found.folder / found.tag}"
+    return [
+        Problem(
+            f"{where} has its layers dealt to stages otherwise",
+            (
+                Source("pp_partition_method", str(saved), where),
+                Source("pp_partition_method", method, origins.get("parallel.pp_partition_method", "this run")),
+            ),
+            f"give --pp-partition-method {saved}",
+        )
+    ]
 
 
 def _model_options(model: ModelConfig) -> dict[str, Any]:

@@ -284,7 +284,8 @@ class ParallelConfig(OptionBlock):
     pp_partition_method: str = option(
         "type:transformer",
         "How layers are dealt to pipeline stages: `type:REGEX` (even counts of layers whose class name matches), "
-        "`parameters` or `uniform`.",
+        "`parameters` (even sums), `uniform` (even counts of all layers, embeddings and head too), or the number of "
+        "transformer layers of each stage, `layers:3,5,5,3`.",
     )
     distributed_timeout_minutes: float = option(
         10.0, "How long a collective may wait before the run ends.", ge=0.1, le=10**5
@@ -417,11 +418,47 @@ class TrainingConfig(OptionBlock):
         "Kernel of attention. `auto`: on CUDA cuDNN where it fits, else flash, memory-efficient or plain SDPA; flex "
         "attention for ALiBi, windows and separate documents, which never writes out a mask. On a CPU always SDPA.",
     )
+    recompute_granularity: Literal["full", "selective"] | None = option(
+        None,
+        "What the backward pass computes again instead of keeping it. `full`: whole transformer layers; `selective`: "
+        "the core of attention, between queries, keys, values and what comes out. Not given: nothing.",
+    )
     checkpoint_activations: bool = option(
         False,
-        "Recomputes each transformer layer in the backward pass instead of keeping its activations.",
-        aliases=("--recompute-activations", "--deepspeed-activation-checkpointing"),
+        "Short for --recompute-granularity full.",
+        aliases=("--deepspeed-activation-checkpointing",),
     )
+    recompute_activations: bool = option(False, "Short for --recompute-granularity selective.")
+    recompute_method: Literal["uniform", "block"] = option(
+        "uniform",
+        "full recomputation: of chunks of --recompute-num-layers layers, of which only the first one's input is kept "
+        "(`uniform`), or of each of the first --recompute-num-layers layers of every stage and no other (`block`).",
+        aliases=("--activations-checkpoint-method",),
+    )
+    recompute_num_layers: int | None = option(
+        None,
+        "Layers in a chunk (uniform; 1 when not given), or recomputed layers of each stage (block).",
+        aliases=("--checkpoint-num-layers", "--activations-checkpoint-num-layers"),
+        ge=1,
+        le=10**5,
+    )
+    distribute_saved_activations: bool = option(
+        False,
+        "full recomputation: each tensor-parallel rank keeps its share of the inputs that recomputation starts from.",
+        aliases=("--partition-activations",),
+    )
+    checkpoint_in_cpu: bool = option(
+        False,
+        "full recomputation: the inputs that it starts from wait in pinned host memory.",
+        aliases=("--cpu-checkpointing",),
+    )
+
+    @property
+    def recompute(self) -> Literal["full", "selective"] | None:
+        """What the backward pass computes again, whichever of the options says it."""
+        if self.recompute_granularity is not None:
+            return self.recompute_granularity
+        return "full" if self.checkpoint_activations else "selective" if self.recompute_activations else None
 
     @property
     def precision(self) -> Literal["fp32", "bf16", "fp16"]:

@@ -80,6 +80,16 @@ _TABLE: tuple[_Idle, ...] = (
         "with a pipeline of one stage",
     ),
     _Idle(
+        ("training.recompute_method", "training.recompute_num_layers"),
+        lambda s: "full" not in s.recompute_sources,
+        "without recompute_granularity full",
+    ),
+    _Idle(
+        ("training.distribute_saved_activations",),
+        lambda s: bool(s.value("parallel.tensor_model_parallel_size") == 1),
+        "with a tensor-parallel size of 1",
+    ),
+    _Idle(
         ("parallel.sequence_parallel", "training.check_tp_replicas_interval"),
         lambda s: bool(s.value("parallel.tensor_model_parallel_size") == 1),
         "with a tensor-parallel size of 1",
@@ -130,12 +140,13 @@ _TABLE: tuple[_Idle, ...] = (
 )
 
 
-def idle_notes(given: Mapping[str, Given], settings: Settings) -> Iterator[str]:
+def idle_notes(given: Mapping[str, Given], settings: Settings, *, on_cpu: bool) -> Iterator[str]:
     """One line for each option that somebody gave and that has no effect.
 
     Args:
         given: what flags and blocks say, by path; DeepSpeed's keys are not in it, as shared JSONs have many of them.
         settings: the values in force.
+        on_cpu: the run will be on CPU.
 
     Yields:
         Lines such as ``--min-lr has no effect with lr_decay_style constant``. A value that is the default anyway, as
@@ -146,3 +157,6 @@ def idle_notes(given: Mapping[str, Given], settings: Settings) -> Iterator[str]:
             for path in idle.paths:
                 if path in given and given[path].value != all_options()[path].default:
                     yield f"{given[path].origin} has no effect {idle.why}"
+    in_cpu = "training.checkpoint_in_cpu"
+    if on_cpu and in_cpu in given and given[in_cpu].value:
+        yield f"{given[in_cpu].origin} has no effect on CPU: everything is in its memory"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -144,8 +144,12 @@ def collect(
     origins = {path: settings.origin(path) for path in all_options()}
     final = {} if problems else deepspeed_config(run, sources.file.passed)
     autos = _auto_notes(sources.file, run, final, origins)
-    notes = (*sources.notes, *sources.file.notes, *autos, *idle_notes(sources.options, settings))
+    notes = (*sources.notes, *sources.file.notes, *autos, *_idle(sources, settings, environ))
     return ResolvedRun(run, final, origins, "--print-config" in line.switches, notes), problems
+
+
+def _idle(sources: _Sources, settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    return idle_notes(sources.options, settings, on_cpu=accelerator_is_cpu(environ))
 
 
 def _read_all(line: CommandLine) -> _Sources:

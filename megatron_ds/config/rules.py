@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from megatron_ds.config.blocks import GATED_ACTIVATIONS, default_ffn_size, rotary_width
 from megatron_ds.config.catalog import all_options
-from megatron_ds.config.settings import Settings
+from megatron_ds.config.partition import counted_layers, even_counts
+from megatron_ds.config.settings import Settings, wrong_value
 from megatron_ds.errors import Problem, Source
 
 Rule = Callable[[Settings], Iterator[Problem]]
@@ -399,10 +400,18 @@ def fresh_start_has_a_folder(settings: Settings) -> Iterator[Problem]:
 
 
 def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
-    """DeepSpeed knows three ways to deal layers to stages."""
+    """DeepSpeed knows three ways to deal layers to stages; the user may count them out as well."""
     path = "parallel.pp_partition_method"
     method: str = settings.value(path)
     if method.lower() in ("uniform", "parameters"):
+        return
+    try:
+        counts = counted_layers(method)
+    except ValueError as error:
+        yield wrong_value("pp_partition_method", method, settings.origin(path), f"layers: and {error}")
+        return
+    if counts is not None:
+        yield from _counted_layers_problems(settings, path, counts)
         return
     kind, _, pattern = method.partition(":")
     try:
@@ -413,7 +422,101 @@ def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             f"pp_partition_method {method!r} is unknown",
             settings.sources(path),
-            "use uniform, parameters or type:REGEX, for instance type:transformer",
+            "use uniform, parameters, layers:N,N,… or type:REGEX, for instance type:transformer",
+        )
+
+
+def _counted_layers_problems(settings: Settings, path: str, counts: Sequence[int]) -> Iterator[Problem]:
+    layers, stages = settings.value("model.num_layers"), settings.value(_PP)
+    sources = settings.sources(path, "model.num_layers", _PP)
+    if layers is None or layers < stages:
+        return  # reported elsewhere
+    advice = f"write for instance layers:{','.join(map(str, even_counts(layers, stages)))}"
+    if len(counts) != stages:
+        yield Problem(
+            f"pp_partition_method has numbers for {len(counts)} stage{'s' if len(counts) > 1 else ''}, and the "
+            f"pipeline has {stages}",
+            sources,
+            advice,
+        )
+    elif sum(counts) != layers:
+        yield Problem(
+            f"pp_partition_method deals out {' + '.join(map(str, counts))} = {sum(counts)} transformer layers, and the "
+            f"model has {layers}",
+            sources,
+            advice,
+        )
+    elif 0 in counts[1:-1]:
+        stage = counts.index(0, 1)
+        yield Problem(
+            f"pp_partition_method leaves stage {stage} (counted from 0) without a layer; only the first stage, which "
+            "has the embeddings, and the last, which has the head, can do without transformer layers",
+            sources,
+            advice,
+        )
+
+
+def one_granularity(settings: Settings) -> Iterator[Problem]:
+    """Whole layers are recomputed, or the core of attention."""
+    found = settings.recompute_sources
+    if len(found) > 1:
+        paths = [path for each in found.values() for path in each]
+        yield Problem(
+            f"{' and '.join(settings.source(path).name for path in paths)} ask for different recomputation",
+            settings.sources(*paths),
+            "keep one: --recompute-granularity full (whole layers) or selective (the core of attention)",
+        )
+
+
+def saved_inputs_are_those_of_layers(settings: Settings) -> Iterator[Problem]:
+    """What can be cut or moved is the input of a recomputed layer."""
+    for name in ("distribute_saved_activations", "checkpoint_in_cpu"):
+        found = settings.recompute_sources
+        if settings.value(f"training.{name}") and "full" not in found:
+            paths = [path for each in found.values() for path in each]
+            yield Problem(
+                f"{name} is about the inputs of recomputed layers, and no layers are recomputed",
+                settings.sources(f"training.{name}", *paths),
+                f"add --recompute-granularity full, or leave {name} out",
+            )
+
+
+def saved_inputs_are_cut_evenly(settings: Settings) -> Iterator[Problem]:
+    """Each tensor-parallel rank keeps an equal share."""
+    if settings.value("training.distribute_saved_activations"):
+        rule = "with distribute_saved_activations each tensor-parallel rank keeps an equal share of a layer's input"
+        yield from _divisible(settings, "model.hidden_size", _TP, rule)
+
+
+def saved_inputs_are_whole(settings: Settings) -> Iterator[Problem]:
+    """Under sequence parallelism each rank has a share of a layer's input already."""
+    path, sequence = "training.distribute_saved_activations", "parallel.sequence_parallel"
+    if settings.value(path) and settings.value(sequence):
+        yield Problem(
+            "distribute_saved_activations can't be with sequence_parallel, under which each tensor-parallel rank has "
+            "its own tokens of a layer's input and keeps those",
+            settings.sources(path, sequence),
+            "leave distribute_saved_activations out: sequence_parallel keeps no more",
+        )
+
+
+def recomputed_layers_exist(settings: Settings) -> Iterator[Problem]:
+    """The block method says how many layers of a stage; neither method has more than there are."""
+    path, method = "training.recompute_num_layers", "training.recompute_method"
+    number, layers = settings.value(path), settings.value("model.num_layers")
+    if "full" not in settings.recompute_sources:
+        return
+    if number is None and settings.value(method) == "block":
+        yield Problem(
+            "recompute_method block doesn't say how many layers of each stage are recomputed",
+            settings.sources(method),
+            "give --recompute-num-layers, or use recompute_method uniform",
+        )
+    if number and layers and number > layers:
+        yield Problem(
+            f"recompute_num_layers {number} is more than the model's {layers} layers",
+            settings.sources(path, "model.num_layers"),
+            f"use {layers} or less",
         )
 
 
@@ -496,6 +599,11 @@ RULES: tuple[Rule, ...] = (
     zero_stage_0_is_fp32,
     one_precision,
     fp16_scales_are_powers,
+    one_granularity,
+    saved_inputs_are_those_of_layers,
+    saved_inputs_are_cut_evenly,
+    saved_inputs_are_whole,
+    recomputed_layers_exist,
     sequence_fits_positions,
     one_warmup,
     warmup_ends_before_decay,

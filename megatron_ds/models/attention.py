@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -160,6 +162,9 @@ def _distances(sequence: int, device: torch.device) -> Tensor:
     return places.unsqueeze(1) - places
 
 
+CoreAttention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
 class ParallelAttention(nn.Module):
     """Causal attention through PyTorch's `scaled_dot_product_attention`.
 
@@ -261,6 +266,10 @@ class ParallelAttention(nn.Module):
         # Each rank drops probabilities of its own heads, so the masks must differ over the tensor-parallel group.
         with self.mpu.rng.fork():
             return kernel(query, key, value, mask, self.dropout)
+
+    def wrap_core(self, wrap: Callable[[CoreAttention], CoreAttention]) -> None:
+        """Puts `wrap` of the core attention, from queries, keys and values to what they attend to, in its place."""
+        self._attend = wrap(self._attend)  # type: ignore[method-assign, assignment]
 
 
 def document_mask(document_ids: Tensor) -> Tensor:

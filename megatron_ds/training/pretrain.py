@@ -17,12 +17,13 @@ from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
-from megatron_ds.models import AttentionScheme, GptLoss, check_kernel, gpt_layers, whole_model_specs
+from megatron_ds.models import AttentionScheme, GptLoss, Recompute, check_kernel, gpt_layers, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
 from megatron_ds.training.reporter import Reporter
 from megatron_ds.training.saving import CheckpointSaver
+from megatron_ds.training.stage_table import stage_table
 from megatron_ds.training.starts import Start, note_start
 from megatron_ds.utils.logging import logger
 
@@ -64,6 +65,9 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     specs = whole_model_specs(layers, mpu.topology)
     _say_what_runs(resolved, specs, engine, mpu, found)
     logger.info("attention: %s", _attention_kernel(run, mpu))
+    if mpu.pp_size > 1:
+        for line in stage_table(layers(ModelParallelUnit.offline(mpu.topology, device="meta")), engine.stages(), specs):
+            logger.info("%s", line)
 
     saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
     with Reporter(run, mpu.global_rank, joined.device, engine.progress) as reporter:
@@ -132,6 +136,8 @@ def _say_what_runs(
         run.model.seq_length,
     )
     logger.info("%s", ", ".join(f"{key} {value}" for key, value in engine.facts().items()))
+    if run.training.recompute is not None:
+        logger.info("recomputed in the backward pass: %s", Recompute.of(run.training))
     logger.info("gradient clipping: %s (from %s)", clip or "off", resolved.origins["optimizer.clip_grad"])
     if found is not None:
         progress = engine.progress

@@ -89,6 +89,15 @@ def test_load_at_another_layout_is_refused_with_both_layouts(tmp_path):
     assert "TP2 x PP1 x DP1, ZeRO-0, fp32" in problems[0].message
 
 
+@pytest.mark.parametrize(("pp_size", "number"), [(2, 1), (1, 0)])
+def test_load_with_layers_dealt_otherwise_is_refused_with_the_way_they_were(tmp_path, pp_size, number):
+    stages = ["--num-layers", "4", "--pipeline-model-parallel-size", str(pp_size)]
+    _save(tmp_path, _run(*stages, world_size=pp_size))
+    run = _run("--load", str(tmp_path), *stages, "--pp-partition-method", "uniform", world_size=pp_size)
+    _, problems = checkpoint_problems(run, {"parallel.pp_partition_method": "--pp-partition-method"})
+    assert [problem.advice for problem in problems] == ["give --pp-partition-method type:transformer"] * number
+
+
 def test_load_of_another_model_is_refused_with_the_options_that_differ(tmp_path):
     _save(tmp_path, _run())
     _, problems = checkpoint_problems(

@@ -24,6 +24,19 @@ def idle(argv, device="cpu", world_size=1):
         (["--loss-scale-window", "8", "--bf16"], "--loss-scale-window has no effect without fp16"),
         (["--hysteresis", "8"], "--hysteresis has no effect without fp16"),
         (["--pp-partition-method", "uniform"], "--pp-partition-method has no effect with a pipeline of one stage"),
+        (
+            ["--recompute-num-layers", "2", "--recompute-activations"],
+            "--recompute-num-layers has no effect without recompute_granularity full",
+        ),
+        (["--recompute-method", "block"], "--recompute-method has no effect without recompute_granularity full"),
+        (
+            ["--checkpoint-activations", "--partition-activations"],
+            "--partition-activations has no effect with a tensor-parallel size of 1",
+        ),
+        (
+            ["--checkpoint-activations", "--checkpoint-in-cpu"],
+            "--checkpoint-in-cpu has no effect on CPU: everything is in its memory",
+        ),
         (["--wandb-exp-name", "x"], "--wandb-exp-name has no effect without wandb_project"),
         (
             ["--eod-id", "0"],
@@ -80,6 +93,8 @@ def test_dynamic_loss_scale_beside_a_fixed_one_has_one_note():
         (["--lr-decay-iters", "9", "--lr-warmup-fraction", "0.1", *CONSTANT], "cpu", 1),
         (["--fp16", "--hysteresis", "4"], "cuda", 1),
         (["--pp-partition-method", "uniform", "--pipeline-model-parallel-size", "2"], "cpu", 2),
+        (["--checkpoint-activations", "--checkpoint-in-cpu"], "cuda", 1),
+        (["--checkpoint-activations", "--partition-activations", "--tensor-model-parallel-size", "2"], "cpu", 2),
         (["--wandb-exp-name", "x", "--wandb-project", "y"], "cpu", 1),
         (["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "x", "--merge-file", "y"], "cpu", 1),
         (["--vocab-file", "x"], "cpu", 1),

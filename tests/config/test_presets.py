@@ -52,10 +52,13 @@ def test_model_preset_has_the_published_number_of_parameters(name):
 @pytest.mark.parametrize("name", DEEPSPEED)
 def test_deepspeed_preset_resolves_to_the_stage_and_precision_in_its_name(name):
     result = resolve(words("--deepspeed_config", name), {"DS_ACCELERATOR": "cuda"}, "x")
-    stage, kind = name.removeprefix("zero").split("_")
+    stage, kind = name.removeprefix("zero").split("_", 1)
+    device = {"offload": "cpu", "infinity_nvme": "nvme"}.get(kind)
     assert result.run.zero_stage == int(stage)
-    assert result.run.training.precision == ("bf16" if kind == "offload" else kind)
-    assert ("offload_optimizer" in result.deepspeed["zero_optimization"]) is (kind == "offload")
+    assert result.run.training.precision == ("bf16" if device else kind)
+    zero = result.deepspeed["zero_optimization"]
+    assert zero.get("offload_optimizer", {}).get("device") == ("cpu" if device else None)
+    assert zero.get("offload_param", {}).get("device") == (device if stage == "3" else None)
     assert "auto" not in json.dumps(result.deepspeed)
 
 

@@ -73,6 +73,43 @@ BROKEN = {
         ["warm-up of 7 steps is longer than the run", "step 6", "--train-iters"],
     ),
     "warmup_decay": (["--lr-warmup-iters", "5", "--lr-decay-iters", "4"], {}, 1, ["warm-up of 5", "--lr-decay-iters"]),
+    "recompute_twice": (
+        ["--checkpoint-activations", "--recompute-granularity", "selective"],
+        {},
+        1,
+        ["recompute_granularity and checkpoint_activations", "different recomputation", "keep one"],
+    ),
+    "recompute_short_forms": (
+        ["--checkpoint-activations", "--recompute-activations"],
+        {},
+        1,
+        ["checkpoint_activations and recompute_activations"],
+    ),
+    "distribute_without_layers": (
+        ["--distribute-saved-activations", "--recompute-granularity", "selective", TP, "2"],
+        {},
+        2,
+        ["distribute_saved_activations is about", "recompute_granularity=selective", "--recompute-granularity full"],
+    ),
+    "distribute_with_sequence_parallel": (
+        ["--checkpoint-activations", "--distribute-saved-activations", "--sequence-parallel", TP, "2"],
+        {},
+        2,
+        ["distribute_saved_activations can't be with sequence_parallel", "keeps no more"],
+    ),
+    "cpu_without_layers": (["--checkpoint-in-cpu"], {}, 1, ["checkpoint_in_cpu is about", "leave checkpoint_in_cpu"]),
+    "block_of_nothing": (
+        ["--checkpoint-activations", "--recompute-method", "block"],
+        {},
+        1,
+        ["recompute_method block", "give --recompute-num-layers"],
+    ),
+    "recompute_layers": (
+        ["--checkpoint-activations", "--recompute-num-layers", "3"],
+        {},
+        1,
+        ["recompute_num_layers 3 is more than the model's 2 layers", "use 2 or less"],
+    ),
     "save_interval": (["--save-interval", "2"], {}, 1, ["save_interval is given and save is not", "--save FOLDER"]),
     "fresh_start": (["--allow-fresh-start"], {}, 1, ["--load FOLDER"]),
     "seq_15_sequence_parallel": (
@@ -174,6 +211,26 @@ BROKEN = {
         ["--residual-connection and --parallel-residual contradict", "deepnorm or parallel"],
     ),
     "partition": (["--pp-partition-method", "even"], {}, 1, ["'even' is unknown", "type:transformer"]),
+    "partition_words": (["--pp-partition-method", "layers:1,x"], {}, 1, ["whole numbers with commas", "layers:1,x"]),
+    "partition_stages": (
+        ["--pp-partition-method", "layers:1,1,2", PP, "2"],
+        {"num_layers": "4"},
+        2,
+        ["numbers for 3 stages, and the pipeline has 2", "layers:2,2"],
+    ),
+    "partition_one_stage": (["--pp-partition-method", "layers:1,1"], {}, 1, ["2 stages, and the pipeline has 1"]),
+    "partition_sum": (
+        ["--pp-partition-method", "layers:1,3", PP, "2"],
+        {"num_layers": "5"},
+        2,
+        ["1 + 3 = 4 transformer layers, and the model has 5", "layers:3,2"],
+    ),
+    "partition_hole": (
+        ["--pp-partition-method", "layers:3,0,1", PP, "3"],
+        {"num_layers": "4"},
+        3,
+        ["stage 1 (counted from 0) without a layer", "layers:2,1,1"],
+    ),
     "partition_regex": (["--pp-partition-method", "type:("], {}, 1, ["no regular expression"]),
 }
 
@@ -218,10 +275,28 @@ def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, p
         (["--pad-vocab-size-to", "500", TP, "4"], {}, 4),
         (["--pad-vocab-size-to", "257", "--vocab-size", "257"], {}, 1),
         (["--pp-partition-method", "type:embed|transformer"], {}, 1),
+        (["--checkpoint-activations", "--recompute-granularity", "full", "--distribute-saved-activations"], {}, 1),
+        (["--pp-partition-method", "layers:0,3,1", PP, "3"], {"num_layers": "4"}, 3),
+        (["--pp-partition-method", "Layers: 3, 1", PP, "2"], {"num_layers": "4"}, 2),
+        (["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers", "2"], {}, 1),
     ],
 )
 def test_rule_kept_resolves(extra, changes, world_size):
     assert resolved(words(*extra, **changes), world_size).run.world_size == world_size
+
+
+@pytest.mark.parametrize(
+    ("extra", "recompute"),
+    [
+        ([], None),
+        (["--checkpoint-activations"], "full"),
+        (["--recompute-activations"], "selective"),
+        (["--recompute-granularity", "selective"], "selective"),
+        (["--recompute-granularity", "full"], "full"),
+    ],
+)
+def test_recompute_is_what_one_of_its_options_says(extra, recompute):
+    assert resolved(words(*extra)).run.training.recompute == recompute
 
 
 @pytest.mark.parametrize("tp_size", [1, 2, 4])
