@@ -22,7 +22,7 @@ from pathlib import Path
 from megatron_ds.training.metrics import read_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
-LOG_INTERVAL = 5
+LOG_INTERVAL = 1
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,17 @@ class Case:
     options: tuple[str, ...] = ()
 
 
+LLAMA_STYLE = (
+    *("--position-embedding-type", "rope", "--normalization", "RMSNorm", "--activation", "swiglu"),
+    *("--ffn-hidden-size", "5504", "--num-query-groups", "4"),
+    *("--disable-bias-linear", "--untie-embeddings-and-output-weights"),
+)
+BLOOM_STYLE = ("--position-embedding-type", "alibi", "--embed-layernorm")
+
 CASES = {
+    "llama_style_1p3b": Case("gpt2_1p3b", 8, 32, LLAMA_STYLE),
+    "bloom_style_1p3b": Case("gpt2_1p3b", 8, 32, BLOOM_STYLE),
+    "documents_1p3b": Case("gpt2_1p3b", 8, 32, ("--eod-id", "50256", "--reset-attention-mask", "--reset-position-ids")),
     "gpt2_125m": Case("gpt2_125m", 16, 64),
     "gpt2_1p3b": Case("gpt2_1p3b", 8, 32),
     "sc21_1p7b": Case("sc21_1p7b", 8, 16),
