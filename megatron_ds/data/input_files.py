@@ -124,7 +124,13 @@ def _expand(name: str) -> list[Path] | Problem:
     if not any(letter in name for letter in "*?["):
         return Problem(f"input file not found: {name}", advice="check --input")
     found = sorted(Path(each) for each in glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)
-    return [each for each in found if each.is_file()] or Problem(f"no file matches --input {name}")
+    if files := [each for each in found if each.is_file()]:
+        return files
+    # What may not be read matches nothing, without an error.
+    folder = next(each for each in path.parents if not any(letter in str(each) for letter in "*?["))
+    if folder.is_dir():
+        next(folder.iterdir(), None)
+    return Problem(f"no file matches --input {name}")
 
 
 def _kind(path: Path) -> str:

@@ -223,6 +223,15 @@ def test_input_that_cannot_be_looked_for_is_told(
         run([tmp_path / "a"], tmp_path / "out", *options)
 
 
+def test_input_pattern_in_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    monkeypatch.setattr(input_files.glob, "glob", lambda *_, **__: [])
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(ConfigError, match=r"\*\.jsonl can't be looked for: .*Permission denied"):
+        run([tmp_path / "a*" / "*.jsonl"], tmp_path / "out")
+    closed.assert_called_once()
+
+
 @pytest.mark.parametrize("name", ["in.jsonl", "in.txt", "in.jsonl.gz"])
 def test_input_empty_file_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
