@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,10 +65,11 @@ def put_in_place(groups: Sequence[Sequence[NewFile]]) -> None:
 
     In each group, the last file is the first to go and the last to come: while it is there, the files beside it belong
     to it. Earlier files are renamed to ``<path>.old-…``, and removed when all groups are in place. So a process that is
-    killed on the way leaves each group as it was, or new, or without its last file and all earlier files beside it.
+    killed on the way leaves each group as it was, or new, or without its last file and all earlier files beside it. Of
+    several processes of one machine that do this in one folder, the last one's files stay, not some of each.
 
     Args:
-        groups: files that belong together, those of each group in one folder.
+        groups: files that belong together, all in one folder.
 
     Raises:
         OSError: a file could not be renamed, or a folder is in its place. Everything is where it was.
@@ -74,9 +77,32 @@ def put_in_place(groups: Sequence[Sequence[NewFile]]) -> None:
     for path in (file.path for group in groups for file in group):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "there is a folder of this name", str(path))
+    with _alone_in(groups[0][0].path.parent):
+        earlier = _replace(groups)
+    for path in earlier:
+        try:
+            path.unlink()
+        except OSError as error:
+            logger.warning("the new files are in place, and an earlier one could not be removed: %s", error)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Waits for other processes that are in such a block with the same folder."""
+    with ExitStack() as stack:
+        # Some file systems have no locks for folders, and some folders may be written and not read.
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(groups: Sequence[Sequence[NewFile]]) -> list[Path]:
+    """Does all the renames, or none; returns where the earlier files are."""
     suffix = temporary_suffix("old")
-    moves: list[tuple[Path, Path]] = []
     earlier: list[Path] = []
+    moves: list[tuple[Path, Path]] = []
     try:
         for group in groups:
             for file in reversed(group):
@@ -89,11 +115,7 @@ def put_in_place(groups: Sequence[Sequence[NewFile]]) -> None:
     except BaseException:
         _undo(moves)
         raise
-    for path in earlier:
-        try:
-            path.unlink()
-        except OSError as error:
-            logger.warning("the new files are in place, and an earlier one could not be removed: %s", error)
+    return earlier
 
 
 def _move(source: Path, target: Path, moves: list[tuple[Path, Path]]) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -19,7 +20,6 @@ from megatron_ds.data.token_info import read_token_info
 from megatron_ds.errors import ConfigError, DataError
 from tests.data.conftest import write_documents
 from tests.data.test_preprocess import preprocess_files, run, write_lines
-from tests.tokenizers.conftest import byte_level_bpe
 
 KEYS = ("text", "title")
 SUFFIXES = (".bin", ".json", ".idx")
@@ -171,6 +171,38 @@ def test_put_in_place_killed_after_the_last_rename_leaves_all_new_files(tmp_path
     assert (code, sorted(contents(tmp_path).values())) == (0, [b"new"])
 
 
+def put_slowly(folder: Path, name: str, times: int) -> None:
+    """Puts pairs in place whose two files have the same content."""
+    rename = Path.rename
+
+    def slow(path: Path, target: Path) -> Path:
+        time.sleep(0.002)
+        return rename(path, target)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Path, "rename", slow)
+        for number in range(times):
+            files = [NewFile(folder / each, folder / f"{each}.{name}") for each in ("bin", "idx")]
+            for file in files:
+                assert file.temporary is not None
+                file.temporary.write_text(f"{name} {number}")
+            put_in_place([files])
+
+
+def test_put_in_place_by_two_processes_at_once_leaves_the_files_of_one(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    for _ in range(10):
+        processes = [fork.Process(target=put_slowly, args=(tmp_path, name, 3)) for name in "ab"]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0, 0]
+        left = contents(tmp_path)
+        assert sorted(left) == ["bin", "idx"]
+        assert left["bin"] == left["idx"]
+
+
 def test_put_in_place_replaces_a_link_not_what_it_names(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("old")
     (tmp_path / "a").symlink_to("elsewhere")
@@ -201,48 +233,3 @@ def test_builders_with_one_process_id_write_files_of_their_own(tmp_path: Path, m
     names = {f"{name}{temporary_suffix('part')}" for name in new for _ in range(3)}
     assert len(names) == 3 * len(new)
     assert preprocess_both(tmp_path / "out", "new") == new
-
-
-@pytest.mark.parametrize(("suffix", "input_format"), [(".bin", "text"), (".idx", "jsonl"), (".json", "jsonl")])
-@pytest.mark.parametrize("is_linked", [False, True])
-def test_preprocess_output_that_is_an_input_refused(
-    tmp_path: Path, suffix: str, input_format: str, is_linked: bool
-) -> None:
-    source = tmp_path / f"v_text_document{suffix}"
-    write_lines(source, ["a"])
-    before = source.read_bytes()
-    if is_linked:
-        (tmp_path / "link").symlink_to(tmp_path)
-        (tmp_path / "in").symlink_to(source)
-    prefix = tmp_path / "link" / "v" if is_linked else tmp_path / "v"
-    name = tmp_path / "in" if is_linked else source
-    with pytest.raises(ConfigError, match=rf"{prefix}_text_document\{suffix}, which is to be written, is what is read"):
-        run(name, prefix, "--input-format", input_format)
-    assert source.read_bytes() == before
-
-
-def test_preprocess_output_that_is_the_tokenizer_refused(tmp_path: Path) -> None:
-    tokenizer = tmp_path / "v_text_document.json"
-    byte_level_bpe([]).save(str(tokenizer))
-    source = write_lines(tmp_path / "in.jsonl", ["a"])
-    with pytest.raises(ConfigError, match="which is to be written, is what is read"):
-        run(source, tmp_path / "v", "--tokenizer-name-or-path", str(tokenizer), tokenizer="HFTokenizer")
-
-
-@pytest.mark.parametrize("key", ["/text", "a/b", "../../text"])
-def test_preprocess_key_with_a_slash_refused(tmp_path: Path, key: str) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_text(json.dumps({key: "a", "text": "b"}) + "\n")
-    with pytest.raises(ConfigError, match=f"--json-keys '{key}' has a '/'"):
-        run(source, tmp_path / "out" / "x", "--json-keys", "text", key)
-    assert list(tmp_path.iterdir()) == [source]
-
-
-@pytest.mark.parametrize("flag", ["--workers", "--partitions", "--log-interval", "--vocab-size"])
-@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "1_0", "\u0663", ""])
-def test_preprocess_number_that_is_none_is_told_in_words(
-    tmp_path: Path, flag: str, value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        run(tmp_path / "in.jsonl", tmp_path / "out", f"{flag}={value}")
-    assert f"argument {flag}: {value!r} is not a whole number of 1 or more" in capsys.readouterr().err
