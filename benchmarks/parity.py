@@ -3,6 +3,8 @@
     python -m benchmarks.parity             # a covering set of layouts and options, as the tests run it
     python -m benchmarks.parity --full      # every layout with every ZeRO stage and precision that is legal there
     python -m benchmarks.parity --documents # samples with several documents that don't see each other
+    python -m benchmarks.parity --models    # models with every option of the architecture
+    python -m benchmarks.parity --sequence  # sequence parallelism
     python -m benchmarks.parity --markdown  # as the table of docs/numerics.md
 
 fp32 rows are compared with plain PyTorch in one process (no DeepSpeed, no micro-batches), bf16 rows with one bf16
@@ -15,12 +17,13 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 
 from benchmarks.tiny_run import (
     DOCUMENT_FLAGS,
     EOD_ID,
+    MODELS,
     Case,
     Difference,
     Outcome,
@@ -94,6 +97,120 @@ DOCUMENT_SET = (
 )
 
 
+def _rows(model: str, *cases: Case) -> list[Case]:
+    return [replace(case, more=(*MODELS[model], *case.more)) for case in cases]
+
+
+# Every model with a tensor-parallel pipeline, with a stage of ZeRO that has none, and in bf16.
+MODEL_SET = (
+    *_rows(
+        "Llama 3.1",
+        Case(2, 2, 1, 1, "fp32", False, 2, True),
+        Case(2, 1, 1, 0, "fp32", False, 4, False),
+        # Four ranks share two heads of keys and values.
+        Case(4, 1, 1, 2, "fp32", False, 2, True),
+        Case(1, 1, 2, 3, "fp32", False, 2, True),
+        Case(2, 1, 1, 1, "bf16", False, 4, False),
+        Case(1, 2, 1, 1, "fp32", False, 2, False, more=DOCUMENT_FLAGS),
+    ),
+    *_rows(
+        "BLOOM",
+        Case(2, 2, 1, 1, "fp32", True, 2, False),
+        Case(2, 1, 1, 3, "fp32", True, 4, True),
+        Case(1, 2, 1, 1, "bf16", True, 2, False),
+        Case(2, 1, 1, 0, "fp32", True, 2, False, more=DOCUMENT_FLAGS),
+    ),
+    *_rows(
+        "Pythia",
+        Case(2, 2, 1, 1, "fp32", False, 4, True),
+        Case(1, 1, 2, 2, "fp32", False, 2, False),
+        Case(1, 2, 1, 1, "bf16", False, 2, True),
+    ),
+    *_rows(
+        "GLM",
+        Case(2, 2, 1, 1, "fp32", True, 2, False),
+        Case(2, 1, 1, 2, "fp32", True, 4, True),
+        # Xavier's weights are ten times as large, and so are bf16's steps from one to the next.
+        Case(1, 2, 1, 1, "bf16", True, 4, False, more=("--init-method", "normal")),
+    ),
+    *_rows(
+        "Qwen",
+        Case(2, 2, 1, 1, "fp32", False, 4, False),
+        Case(4, 1, 1, 0, "fp32", False, 2, True),
+        Case(2, 1, 1, 3, "fp32", False, 2, False),
+        Case(1, 2, 1, 1, "bf16", False, 8, True),
+    ),
+    *_rows(
+        "Mistral",
+        Case(2, 2, 1, 1, "fp32", True, 2, True),
+        Case(1, 1, 2, 3, "fp32", True, 4, False),
+        Case(2, 1, 1, 2, "bf16", True, 2, False),
+        Case(1, 2, 1, 0, "fp32", True, 2, True, more=DOCUMENT_FLAGS),
+    ),
+    *_rows(
+        "OPT",
+        Case(2, 2, 1, 1, "fp32", True, 4, False),
+        Case(1, 1, 2, 2, "fp32", True, 2, True),
+        # Of the same matrix products: where bf16 rounds other partial sums, ReLU's slope jumps as one changes its sign.
+        Case(1, 2, 1, 1, "bf16", True, 8, True),
+    ),
+    *_rows(
+        "post-LN",
+        Case(2, 2, 1, 1, "fp32", True, 2, True),
+        Case(2, 1, 1, 3, "fp32", True, 2, False),
+        Case(1, 2, 1, 1, "bf16", True, 4, False),
+    ),
+    *_rows(
+        "ALiBi, window",
+        Case(2, 2, 1, 0, "fp32", False, 2, False),
+        Case(4, 1, 1, 3, "fp32", False, 4, True),
+        Case(1, 1, 2, 1, "bf16", False, 2, False),
+        Case(1, 2, 1, 1, "fp32", False, 2, False, more=DOCUMENT_FLAGS),
+    ),
+    *_rows(
+        "prefix-LM",
+        Case(2, 2, 1, 1, "fp32", True, 2, True),
+        Case(1, 1, 2, 3, "fp32", False, 1, False),
+        Case(2, 1, 1, 1, "bf16", True, 4, False),
+    ),
+    *_rows(
+        "prefix-LM, ALiBi",
+        Case(2, 2, 1, 0, "fp32", True, 2, False),
+        Case(2, 1, 1, 2, "fp32", True, 4, True),
+        Case(1, 2, 1, 1, "bf16", True, 1, False),
+    ),
+    *_rows(
+        "SiLU",
+        Case(2, 2, 1, 1, "bf16", True, 2, True),
+        Case(2, 1, 1, 3, "bf16", True, 4, False),
+        Case(2, 1, 1, 2, "fp32", True, 2, False),
+    ),
+)
+
+_SEQUENCE = ("--sequence-parallel",)
+
+# Sequence parallelism with every kind of norm, bias and position, both engines, every ZeRO stage.
+SEQUENCE_SET = (
+    Case(2, 1, 1, 0, "fp32", True, 4, False, more=_SEQUENCE),
+    Case(2, 1, 1, 1, "fp32", False, 2, True, more=_SEQUENCE),
+    Case(2, 1, 1, 2, "fp32", True, 2, False, more=_SEQUENCE),
+    Case(2, 1, 1, 3, "fp32", False, 4, True, more=_SEQUENCE),
+    Case(2, 2, 1, 1, "fp32", True, 2, True, more=_SEQUENCE),
+    Case(2, 2, 1, 0, "fp32", True, 4, False, more=_SEQUENCE),
+    Case(2, 1, 2, 3, "fp32", True, 2, False, more=_SEQUENCE),
+    Case(4, 1, 1, 2, "fp32", False, 2, True, more=_SEQUENCE),
+    Case(2, 2, 1, 1, "bf16", True, 4, True, more=_SEQUENCE),
+    Case(2, 1, 1, 3, "bf16", False, 2, False, more=_SEQUENCE),
+    Case(2, 2, 1, 1, "fp32", True, 2, True, more=(*DOCUMENT_FLAGS, *_SEQUENCE)),
+    *_rows("Llama 3.1", Case(2, 2, 1, 1, "fp32", False, 2, True, more=_SEQUENCE)),
+    *_rows("Qwen", Case(4, 1, 1, 0, "fp32", False, 4, False, more=_SEQUENCE)),
+    *_rows("BLOOM", Case(2, 1, 1, 3, "fp32", True, 2, True, more=_SEQUENCE)),
+    *_rows("post-LN", Case(2, 2, 1, 1, "fp32", True, 2, False, more=_SEQUENCE)),
+    *_rows("SiLU", Case(2, 2, 1, 1, "bf16", True, 4, True, more=_SEQUENCE)),
+    *_rows("Mistral", Case(2, 1, 1, 1, "fp32", True, 4, False, more=(*DOCUMENT_FLAGS, *_SEQUENCE))),
+)
+
+
 def full_set() -> Iterator[Case]:
     """Every layout with every ZeRO stage and precision that is legal there; the other options take turns."""
     for tp, pp, dp in LAYOUTS:
@@ -136,9 +253,12 @@ _COLUMNS = ("TP·PP·DP", "ZeRO", "precision", "head", "micro-batch", "recompute
 
 
 def _markdown_row(case: Case, found: Difference, optimizer: str) -> str:
+    model = [name for name, flags in MODELS.items() if case.more[: len(flags)] == flags]
+    model += ["GPT"] if not model and "--sequence-parallel" in case.more else []
     switches = [word for word in case.more if word.removeprefix("--").replace("-", "_") in DOCUMENT_OPTIONS]
     cells = (
-        *([f"`{switches[0]}`" if len(switches) == 1 else "all three"] if switches else []),
+        *([model[0] + (", documents" if switches else "")] if model else []),
+        *([f"`{switches[0]}`" if len(switches) == 1 else "all three"] if switches and not model else []),
         f"{case.tp}·{case.pp}·{case.dp}",
         case.zero,
         case.precision,
@@ -157,13 +277,20 @@ def main() -> int:
     parser.add_argument(
         "--documents", action="store_true", help="the rows of --reset-position-ids and its like instead"
     )
+    parser.add_argument("--models", action="store_true", help="the rows of models with other options instead")
+    parser.add_argument("--sequence", action="store_true", help="the rows of --sequence-parallel instead")
     parser.add_argument("--markdown", action="store_true", help="a table instead of JSON lines")
     options = parser.parse_args()
     if options.markdown:
-        columns = (*(["switches"] if options.documents else []), *_COLUMNS)
+        columns = (
+            *(["model"] if options.models or options.sequence else ["switches"] if options.documents else []),
+            *_COLUMNS,
+        )
         print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     failed = 0
-    for case in DOCUMENT_SET if options.documents else full_set() if options.full else COVERING_SET:
+    rows = {"documents": DOCUMENT_SET, "models": MODEL_SET, "sequence": SEQUENCE_SET}
+    chosen = [rows[name] for name in rows if getattr(options, name)] or [COVERING_SET]
+    for case in full_set() if options.full else chosen[0]:
         found = compare(case)
         passed = within_tolerance(found, case.precision)
         failed += not passed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -32,9 +32,9 @@ from megatron_ds.models import (
     gpt_layers,
     initialize_weights,
 )
-from megatron_ds.models.documents import DocumentTransformerLayer
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.optim.schedule import LearningRateSchedule
+from megatron_ds.training.batches import with_prefixes
 
 Precision = Literal["fp32", "bf16", "fp16"]
 MaskRule = Callable[[int, int, int], Tensor]
@@ -47,6 +47,44 @@ DOCUMENT_FLAGS = (
     *("--eod-id", str(EOD_ID)),
     *("--reset-position-ids", "--reset-attention-mask", "--eod-mask-loss"),
 )
+
+# Models in which every option of the architecture occurs, by the flags that make them.
+MODELS: Mapping[str, tuple[str, ...]] = {
+    "Llama 3.1": (
+        *("--position-embedding-type", "rope", "--normalization", "RMSNorm", "--swiglu", "--num-query-groups", "2"),
+        *("--disable-bias-linear", "--rotary-base", "500", "--use-rope-scaling", "--rope-scaling-factor", "4"),
+        *("--rope-original-max-positions", "8"),
+    ),
+    "BLOOM": ("--position-embedding-type", "alibi", "--embed-layernorm"),
+    "Pythia": (
+        *("--position-embedding-type", "rope", "--rotary-percent", "0.25", "--activation", "gelu"),
+        "--parallel-residual",
+    ),
+    "GLM": (
+        *("--position-embedding-type", "rope", "--glu-activation", "geglu", "--deepnorm"),
+        *("--init-method", "xavier_normal"),
+    ),
+    "Qwen": (
+        *("--position-embedding-type", "rope", "--normalization", "RMSNorm", "--swiglu", "--num-query-groups", "1"),
+        *("--kv-channels", "16", "--qk-layernorm", "--disable-bias-linear", "--add-qkv-bias"),
+    ),
+    "Mistral": (
+        *("--position-embedding-type", "rope", "--window-size", "5", "--num-query-groups", "2"),
+        *("--rotary-interleaved", "--rotary-seq-len-interpolation-factor", "2", "--activation", "reglu"),
+    ),
+    "OPT": ("--activation", "relu", "--no-use-scaled-init-method"),
+    "post-LN": (
+        *("--position-embedding-type", "none", "--activation", "squared_relu", "--qk-layernorm"),
+        "--apply-residual-connection-post-layernorm",
+    ),
+    "ALiBi, window": (
+        *("--position-embedding-type", "alibi", "--window-size", "7", "--num-query-groups", "2"),
+        *("--normalization", "RMSNorm", "--embed-layernorm", "--activation", "liglu"),
+    ),
+    "prefix-LM": ("--position-embedding-type", "rope", "--prefix-lm", "--num-query-groups", "2"),
+    "prefix-LM, ALiBi": ("--position-embedding-type", "alibi", "--prefix-lm"),
+    "SiLU": ("--activation", "silu", "--num-query-groups", "1", "--parallel-residual", "--fp32-residual-connection"),
+}
 
 
 @dataclass(frozen=True)
@@ -171,6 +209,14 @@ def global_batch(
     return replace(batch, loss_mask=batch.loss_mask * mask_rule(step, samples, SEQ_LENGTH))
 
 
+def batch_of_run(run: RunConfig, step: int, samples: int, mask_rule: MaskRule) -> Batch:
+    """The global batch number `step` as a run with these options gets it."""
+    whole = global_batch(step, samples, mask_rule, DocumentBoundaries.of(run.data))
+    if not run.model.prefix_lm:
+        return whole
+    return with_prefixes(whole, range(step * samples, (step + 1) * samples), run.training.seed)
+
+
 def gpt_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
     """The layers that a user with this run gets."""
     data = run.data
@@ -179,6 +225,7 @@ def gpt_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
         mpu,
         reset_position_ids=data.reset_position_ids,
         reset_attention_mask=data.reset_attention_mask,
+        attention_backend=run.training.attention_backend,
     )
 
 
@@ -208,9 +255,10 @@ class TinyRun:
         device = local_device()
         self.resolved = case.resolve(on_cuda=device.type == "cuda")
         self.run = self.resolved.run
-        self.mpu = ModelParallelUnit.create(case.tp, case.pp, device)
+        self.mpu = ModelParallelUnit.create(
+            case.tp, case.pp, device, sequence_parallel=self.run.parallel.sequence_parallel
+        )
         self._mask_rule = mask_rule
-        self._boundaries = DocumentBoundaries.of(self.run.data)
         model = layers(self.run, self.mpu)
         schedule = LearningRateSchedule.from_config(self.run.optimizer, self.run.training.train_iters)
         loss = loss or GptLoss(self.run.model, self.mpu)
@@ -221,7 +269,7 @@ class TinyRun:
     def batches(self, step: int, micro_batch_size: int | None = None) -> list[Batch]:
         """This rank's micro-batches of the global batch number `step`, cut as the data loader cuts them."""
         size = micro_batch_size or self.case.micro_batch_size
-        whole = global_batch(step, self.case.global_batch_size, self._mask_rule, self._boundaries)
+        whole = batch_of_run(self.run, step, self.case.global_batch_size, self._mask_rule)
         starts = range(self.mpu.dp_rank * size, self.case.global_batch_size, self.mpu.dp_size * size)
         return [
             Batch(**{name: None if part is None else part[start : start + size] for name, part in vars(whole).items()})
@@ -254,13 +302,15 @@ class TinyRun:
             "tp": self.mpu.tp_size,
             "pp": self.mpu.pp_size,
             "dp": self.mpu.dp_size,
+            "sequence_parallel": self.mpu.sequence_parallel,
             "zero": engine.zero_stage,
             "micro_batch_size": deepspeed_engine.train_micro_batch_size_per_gpu(),
             "num_micro_batches": deepspeed_engine.gradient_accumulation_steps(),
             "fused": bool(deepspeed_engine.basic_optimizer.param_groups[0].get("fused")),
             "parameter_dtype": str(next(engine.named_parameters())[1].dtype).removeprefix("torch."),
-            "restarts_positions": any(getattr(each, "restart", False) for each in deepspeed_engine.module.modules()),
-            "separates_documents": any(isinstance(block, DocumentTransformerLayer) for block in self.blocks),
+            "restarts_positions": any(getattr(each, "restart", False) for each in deepspeed_engine.module.modules())
+            or any(block.attention.scheme.restarts_angles for block in self.blocks),
+            "separates_documents": any(block.attention.scheme.separates_documents for block in self.blocks),
         }
 
 
@@ -353,7 +403,7 @@ def run_plain_pytorch(
     )
 
     def mean_loss(step: int) -> Tensor:
-        batch = global_batch(step, case.global_batch_size, mask_rule, DocumentBoundaries.of(run.data)).to(device)
+        batch = batch_of_run(run, step, case.global_batch_size, mask_rule).to(device)
         logits = model(batch.inputs).transpose(0, 1)[..., :VOCAB_SIZE]
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         mask = batch.loss_mask.flatten()

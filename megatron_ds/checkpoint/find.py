@@ -9,14 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Layout, Manifest
-from megatron_ds.config.blocks import RunConfig
+from megatron_ds.config.blocks import ModelConfig, RunConfig
 from megatron_ds.data.order import TrainingOrder
 from megatron_ds.errors import CheckpointError, Problem, Source
 
 LATEST = "latest"
 
 # Model options that neither change the shape of a weight nor what it means.
-_FREE_ON_RESUME = {"hidden_dropout", "attention_dropout", "init_method_std", "seq_length", "max_position_embeddings"}
+_FREE_ON_RESUME = {
+    "hidden_dropout",
+    "attention_dropout",
+    "seq_length",
+    "init_method",
+    "init_method_std",
+    "use_scaled_init_method",
+    "deepnorm_beta",
+    "fp32_residual_connection",
+}
 
 
 @dataclass(frozen=True)
@@ -168,18 +177,21 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
                 advice="run with the layout that it was saved with: going on at another one is not supported yet",
             )
         )
-    ours, theirs = run.model.model_dump(), found.manifest.model
+    problems += _other_stages(found, run, origins)
+    try:
+        saved_model = ModelConfig(**found.manifest.model)
+    except ValueError as error:
+        message = f"the manifest of {found.folder / found.tag} describes no model that this version knows: {error}"
+        return [
+            *problems,
+            Problem(message, advice="load it with the version that saved it, or name another checkpoint"),
+        ]
+    ours, theirs = _model_options(run.model), _model_options(saved_model)
     differing = {
-        name: (theirs.get(name), value)
+        name: (theirs[name], value)
         for name, value in ours.items()
-        if name not in _FREE_ON_RESUME and theirs.get(name) != value
+        if name not in _FREE_ON_RESUME and theirs[name] != value
     }
-    # The number of positions is one of these two: a shorter sequence may well go on with more positions than it needs.
-    positions = theirs.get("max_position_embeddings") or theirs.get("seq_length")
-    if positions != run.model.num_positions:
-        differing["max_position_embeddings"] = (positions, run.model.num_positions)
-    if theirs.get("ffn_hidden_size") is None and run.model.ffn_size == 4 * theirs.get("hidden_size", 0):
-        differing.pop("ffn_hidden_size", None)  # the same width, said once and derived once
     # Not known yet: the tokenizer could not be opened, which is a problem of its own.
     if ours["vocab_size"] is None:
         differing.pop("vocab_size", None)
@@ -196,6 +208,40 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
             )
         )
     return problems
+
+
+def _other_stages(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, str]) -> list[Problem]:
+    """Optimizer states are saved by stage, so the layers have to be dealt out as they were."""
+    method = run.parallel.pp_partition_method
+    saved = found.manifest.options.get("parallel", {}).get("pp_partition_method", method)
+    if run.parallel.pipeline_model_parallel_size == 1 or saved == method:
+        return []
+    where = f"the checkpoint {found.folder / found.tag}"
+    return [
+        Problem(
+            f"{where} has its layers dealt to stages otherwise",
+            (
+                Source("pp_partition_method", str(saved), where),
+                Source("pp_partition_method", method, origins.get("parallel.pp_partition_method", "this run")),
+            ),
+            f"give --pp-partition-method {saved}",
+        )
+    ]
+
+
+def _model_options(model: ModelConfig) -> dict[str, Any]:
+    """Options of a model, derived ones filled: a width is the same whether it was spelt out or not.
+
+    Options that a checkpoint of an earlier version does not have are at their defaults.
+    """
+    return {
+        **{name: getattr(model, name) for name in ModelConfig.model_fields},
+        "ffn_hidden_size": model.ffn_size,
+        "kv_channels": model.head_size,
+        "num_query_groups": model.num_kv_heads,
+        # A shorter sequence may well go on with more positions than it needs.
+        "max_position_embeddings": model.num_positions if model.has_learned_positions else None,
+    }
 
 
 def _save_problems(save: Path, load: str | None, origins: Mapping[str, str]) -> list[Problem]:

@@ -75,7 +75,7 @@ def _run_parser(name: str, description: str) -> argparse.ArgumentParser:
 def _show(argv: Sequence[str]) -> None:
     parser = _run_parser("show", "Prints the samples of one step: where they are from, and their text.")
     parser.add_argument("--step", type=int, required=True, metavar="N", help="number of the step, from 1")
-    parser.add_argument("--samples", type=int, metavar="K", help="show the first K samples of the step only")
+    parser.add_argument("--samples", type=_count, metavar="K", help="show the first K samples of the step only")
     arguments, words = parser.parse_known_args(argv)
     tool = find_run(arguments.run, words, os.environ, arguments.world_size, arguments.step)
     run = tool.run
@@ -86,6 +86,13 @@ def _show(argv: Sequence[str]) -> None:
     step = Step(arguments.step, tool.consumed_samples, run.global_batch_size, tool.is_known)
     for line in show_step(run, step, tokenizer, most_samples=arguments.samples):
         sys.stdout.write(line + "\n")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is less than 0")
+    return value
 
 
 def _build_index(argv: Sequence[str]) -> None:

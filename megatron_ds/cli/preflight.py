@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
 from megatron_ds.cli.launcher import launch_problems
+from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.config.rules import too_little_padding
 from megatron_ds.data import check_data, other_tokenizers, samples_needed
@@ -37,6 +38,7 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     resolved, tokenizer_problems, data_problems = check_run_data(resolved)
     run = resolved.run
     problems += tokenizer_problems + data_problems
+    problems += machine_problems(resolved.deepspeed, environ)
     problems += monitor_problems(run.logging, resolved.origins)
     found, load_problems = checkpoint_problems(run, resolved.origins)
     problems += load_problems
@@ -59,7 +61,10 @@ def check_run_data(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem], l
         run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
     )
     if fingerprint is not None and not data_problems:
-        data_problems += other_tokenizers(run.data, fingerprint)
+        try:
+            data_problems += other_tokenizers(run.data, fingerprint)
+        except MegatronDsError as error:
+            data_problems += error.problems
     return resolved, tokenizer_problems, data_problems
 
 

@@ -98,6 +98,10 @@ def _unknown_option(block: str, key: str, label: str) -> Problem:
     homes = [option.json_key for option in all_options().values() if option.name == key]
     if homes:
         return Problem(f"unknown key {label}.{key}: its place is {homes[0]}")
+    for option in all_options().values():
+        meaning = option.switches.get("--" + key.replace("_", "-"))
+        if meaning is not None:
+            return Problem(f'unknown key {label}.{key}: in a JSON it is "{option.name}": "{meaning}"')
     siblings = [option.name for option in all_options().values() if option.block == block]
     return Problem(f"unknown key {label}.{key}{did_you_mean(key, siblings)}")
 

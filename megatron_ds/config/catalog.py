@@ -58,6 +58,12 @@ class Option:
         return values
 
     @property
+    def switches(self) -> Mapping[str, str]:
+        """Flags without a value, and the value that each of them means."""
+        switches: Mapping[str, str] = self._extra["switches"]
+        return switches
+
+    @property
     def long_text(self) -> bool:
         """True when a text may be longer than a path."""
         return bool(self._extra["long_text"])

@@ -55,6 +55,9 @@ def deepspeed_config(run: RunConfig, passed: Mapping[str, Any]) -> dict[str, Any
         "fp16": {**result.get("fp16", {}), **_fp16(run)},
         "zero_optimization": {**result.get("zero_optimization", {}), "stage": run.zero_stage},
     }
+    if run.parallel.sequence_parallel:
+        # DeepSpeed sends a share of each activation from every tensor-parallel rank, as if they all had the same one.
+        result["pipeline"] = {**result.get("pipeline", {}), "pipe_partitioned": False, "grad_partitioned": False}
     if training.precision != "fp32":
         # In the layers' own dtype, small gradients would vanish beside the sum of the micro-batches before them.
         result["data_types"] = {"grad_accum_dtype": "fp32", **result.get("data_types", {})}

@@ -35,6 +35,8 @@ OURS: Mapping[str, str] = {
     "fp16.hysteresis": "training.hysteresis",
     "fp16.min_loss_scale": "training.min_loss_scale",
     "zero_optimization.stage": "parallel.zero_stage",
+    "activation_checkpointing.partition_activations": "training.distribute_saved_activations",
+    "activation_checkpointing.cpu_checkpointing": "training.checkpoint_in_cpu",
     "optimizer.type": "`Adam` or `AdamW`; both mean AdamW here, as in DeepSpeed",
     "optimizer.params.lr": "optimizer.lr",
     "optimizer.params.betas": "optimizer.adam_beta1, optimizer.adam_beta2",
@@ -106,8 +108,6 @@ PASSED: Mapping[str, Mapping[str, Kind]] = {
         "pipeline_read": kinds.SWITCH,
         "pipeline_write": kinds.SWITCH,
         "fast_init": kinds.SWITCH,
-        "ratio": kinds.SHARE,
-        "cpuadam_cores_perc": kinds.SHARE,
     },
     "zero_optimization.offload_param": {
         "device": kinds.DEVICE,
@@ -128,7 +128,7 @@ PASSED: Mapping[str, Mapping[str, Kind]] = {
     "optimizer.params": {},
     "scheduler": {},
     "scheduler.params": {},
-    "activation_checkpointing": {"number_checkpoints": kinds.POSITIVE},
+    "activation_checkpointing": {},
     "pipeline": {"pipe_partitioned": kinds.SWITCH, "grad_partitioned": kinds.SWITCH},
     "data_types": {
         "grad_accum_dtype": kinds.DTYPE,
@@ -208,7 +208,7 @@ def _removed(what: str, instead: str = "remove the key") -> Refusal:
     return Refusal(f"DeepSpeed 0.19.8 has removed {what}", instead, removed=True)
 
 
-_RECOMPUTE = "take it out and use --checkpoint-activations, which recomputes every transformer layer"
+_RECOMPUTE = "take it out and use --recompute-granularity full, which recomputes transformer layers"
 _LATER = "take it out; megatron_ds doesn't support it yet"
 
 REFUSED: Mapping[str, Refusal] = {
@@ -258,6 +258,14 @@ REFUSED: Mapping[str, Refusal] = {
     "zero_optimization.zenflow": Refusal("ZenFlow trains with stale gradients", _LATER, (None,)),
     "zero_optimization.save_muon_momentum_buffer_in_memory": Refusal("the optimizer here is AdamW", "remove the key"),
     "zero_optimization.offload_optimizer.super_offload": Refusal("SuperOffload isn't tested here", _LATER),
+    "zero_optimization.offload_optimizer.ratio": Refusal(
+        "DeepSpeed leaves the share that stays on the GPU at the first learning rate, and doesn't save its moments",
+        "remove the key",
+        (1, 1.0, None),
+    ),
+    "zero_optimization.offload_optimizer.cpuadam_cores_perc": Refusal(
+        "DeepSpeed reads it for SuperOffload only", "remove the key", (0.8, None)
+    ),
     "bf16.bf16_master_weights_and_grads": Refusal("masters and gradient sums are fp32 here", "remove the key"),
     "bf16.bf16_optimizer_states": Refusal("optimizer states are fp32 here", "remove the key"),
     "fp16.auto_cast": Refusal("the model's own layers decide the dtype of their inputs", "remove the key"),
@@ -284,16 +292,23 @@ REFUSED: Mapping[str, Refusal] = {
     "scheduler.params.warmup_min_lr": Refusal("warm-up starts at 0 here", "remove the key", (0, "auto")),
     "scheduler.params.warmup_min_ratio": Refusal("warm-up starts at 0 here", "remove the key", (0, "auto")),
     # What our own code does, or will do.
-    "activation_checkpointing.partition_activations": Refusal("recomputation isn't done by this block", _RECOMPUTE),
-    "activation_checkpointing.cpu_checkpointing": Refusal("recomputation isn't done by this block", _RECOMPUTE),
+    "activation_checkpointing.number_checkpoints": Refusal(
+        "DeepSpeed reads it for contiguous_memory_optimization only",
+        "take it out; --recompute-num-layers says how many layers share one saved input",
+        (None,),
+    ),
     "activation_checkpointing.contiguous_memory_optimization": Refusal(
-        "recomputation isn't done by this block", _RECOMPUTE
+        "saved inputs aren't copied into one buffer here", "remove the key"
     ),
     "activation_checkpointing.synchronize_checkpoint_boundary": Refusal(
-        "recomputation isn't done by this block", _RECOMPUTE
+        "recomputation needs no synchronization here", "remove the key"
     ),
-    "activation_checkpointing.profile": Refusal("recomputation isn't done by this block", _RECOMPUTE),
-    "pipeline.activation_checkpoint_interval": Refusal("recomputation isn't done by this key", _RECOMPUTE, (0, None)),
+    "activation_checkpointing.profile": Refusal("recomputation isn't timed here", "remove the key"),
+    "pipeline.activation_checkpoint_interval": Refusal(
+        "recomputation isn't done by this key",
+        "take it out and use --recompute-granularity full with --recompute-num-layers in place of the interval",
+        (0, None),
+    ),
     "pipeline.use_reentrant": Refusal(
         "reentrant recomputation loses gradients of layers whose inputs need none", _RECOMPUTE
     ),
@@ -318,7 +333,7 @@ REFUSED: Mapping[str, Refusal] = {
     "expert_parallel": Refusal("there are no experts in the model", _LATER, (None,)),
     "use_data_before_expert_parallelism": Refusal("there are no experts in the model", "remove the key"),
     "weight_quantization": Refusal("it is for inference", "take it out", (None,)),
-    "aio.use_gds": Refusal("it is for offload to disks, which comes later", "remove the key"),
+    "aio.use_gds": Refusal("GPUDirect storage isn't tested here", "remove the key"),
     "datastates_ckpt": Refusal("this writer isn't tested here", _LATER),
     "checkpoint.load_universal": Refusal("universal checkpoints come later", "remove the key"),
     "checkpoint.use_node_local_storage": Refusal("a checkpoint is one shared folder here", "remove the key"),

@@ -82,7 +82,7 @@ def _block_section(name: str, block: type[OptionBlock]) -> Iterator[str]:
     yield f"{(block.__doc__ or '').strip()} JSON: `megatron_ds.{name}`.\n"
     rows = [
         (
-            ", ".join(f"`{flag}`" for flag in (option.flag, *option.aliases)),
+            ", ".join(f"`{flag}`" for flag in (option.flag, *option.aliases, *option.switches)),
             f"`{option.name}`",
             _default(option),
             _help(option),

@@ -21,12 +21,30 @@ TEXT_FLAGS = {
 SWITCHES = {
     "--deepspeed": "Accepted for older scripts and not used: DeepSpeed always runs.",
     "--no-pipeline-parallel": "Accepted for older scripts; legal with a pipeline size of 1 only.",
+    "--group-query-attention": "Accepted for Megatron's scripts, beside --num-query-groups, which is enough.",
     "--print-config": "Prints every value with its origin and the final DeepSpeed JSON, then stops.",
     "--help": "Prints this text and stops.",
 }
 
 # Words that people write after a switch, and what they mean by them.
 _YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+# Options in many scripts for Megatron and BLOOM that have no counterpart of their own, and what to do instead.
+_NOT_HERE: Mapping[str, str] = {
+    "--data-impl": "leave it out: data is always memory-mapped",
+    "--dataset-impl": "leave it out: data is always memory-mapped",
+    "--train-samples": "give --train-iters: samples / global batch size",
+    "--eval-samples": "give --eval-iters: samples / global batch size",
+    "--train-weighted-split-paths-path": "give the file's text with --train-weighted-split-paths",
+    "--valid-weighted-split-paths-path": "give the file's texts with --valid-weighted-split-paths",
+    "--test-weighted-split-paths-path": "give the file's texts with --test-weighted-split-paths",
+    "--per-split-data-args-path": "give the prefixes with --train-data-path, --valid-data-path and --test-data-path",
+    "--use-cpu-initialization": "leave it out: initial weights are the same on every device and at every layout",
+    "--no-masked-softmax-fusion": "leave it out: nothing is compiled at the start",
+    "--no-bias-gelu-fusion": "leave it out: nothing is compiled at the start",
+    "--no-bias-dropout-fusion": "leave it out: nothing is compiled at the start",
+    "--distributed-backend": "leave it out: NCCL on GPUs, gloo on CPUs",
+}
 
 
 @dataclass
@@ -49,27 +67,15 @@ class CommandLine:
 
 
 @cache
+def _value_switches() -> Mapping[str, Option]:
+    """Every flag that takes no value and stands for one value of an option."""
+    return {flag: option for option in all_options().values() for flag in option.switches}
+
+
+@cache
 def _flags() -> Mapping[str, Option]:
     """Every flag that sets an option."""
     return {flag: option for option in all_options().values() for flag in (option.flag, *option.aliases)}
-
-
-# Options in many scripts for Megatron and BLOOM that have no counterpart of their own, and what to do instead.
-_NOT_HERE: Mapping[str, str] = {
-    "--data-impl": "leave it out: data is always memory-mapped",
-    "--dataset-impl": "leave it out: data is always memory-mapped",
-    "--train-samples": "give --train-iters: samples / global batch size",
-    "--eval-samples": "give --eval-iters: samples / global batch size",
-    "--train-weighted-split-paths-path": "give the file's text with --train-weighted-split-paths",
-    "--valid-weighted-split-paths-path": "give the file's texts with --valid-weighted-split-paths",
-    "--test-weighted-split-paths-path": "give the file's texts with --test-weighted-split-paths",
-    "--per-split-data-args-path": "give the prefixes with --train-data-path, --valid-data-path and --test-data-path",
-    "--use-cpu-initialization": "leave it out: initial weights are the same on every device and at every layout",
-    "--no-masked-softmax-fusion": "leave it out: nothing is compiled at the start",
-    "--no-bias-gelu-fusion": "leave it out: nothing is compiled at the start",
-    "--no-bias-dropout-fusion": "leave it out: nothing is compiled at the start",
-    "--distributed-backend": "leave it out: NCCL on GPUs, gloo on CPUs",
-}
 
 
 def _is_flag(word: str) -> bool:
@@ -113,18 +119,18 @@ def _words_after(line: CommandLine, flag: str, words: list[str]) -> list[str]:
         line.problems.append(_word_after_switch(flag, words[0]))
         meant = _YES_OR_NO[words.pop(0).lower()]
         # Taken as it was meant, so that no other problem follows from this one.
-        values += [] if flag in SWITCHES else ["true" if meant else "false"]
+        values += [] if flag in SWITCHES or flag in _value_switches() else ["true" if meant else "false"]
     return values
 
 
 def _is_switch(flag: str) -> bool:
     option = _flags().get(flag) or _flags().get(flag.replace("--no-", "--", 1))
-    return flag in SWITCHES or (option is not None and option.kind == "bool")
+    return flag in SWITCHES or flag in _value_switches() or (option is not None and option.kind == "bool")
 
 
 def _word_after_switch(flag: str, word: str) -> Problem:
     ways = f"{flag} or {flag}=true" if _YES_OR_NO[word.lower()] else f"{flag}=false, or leave {flag} out"
-    if flag in SWITCHES:
+    if flag in SWITCHES or flag in _value_switches():
         ways = f"{flag} alone, or leave it out"
     return Problem(f"{flag} is a switch and takes no word after it, found {word!r}", advice=f"write {ways}")
 
@@ -137,7 +143,7 @@ def _room(flag: str) -> float:
     if option is not None and option.kind == "bool":
         return 0
     # Taking the word after an unknown flag leaves one problem in the report instead of two.
-    return 0 if flag in SWITCHES or flag.startswith("--no-") else 1
+    return 0 if flag in SWITCHES or flag in _value_switches() or flag.startswith("--no-") else 1
 
 
 def _take(line: CommandLine, flag: str, values: list[str]) -> None:
@@ -150,16 +156,19 @@ def _take(line: CommandLine, flag: str, values: list[str]) -> None:
         _take_option(line, flag, option, values)
     elif negated is not None and negated.kind == "bool":
         _take_switch(line, flag, negated, values, meaning=False)
+    elif flag in _value_switches() and not values:
+        option = _value_switches()[flag]
+        _store(line, option, Given(option.switches[flag], flag))
     elif flag in TEXT_FLAGS and values:
         _take_text(line, flag, values[0])
     elif flag in TEXT_FLAGS:
         line.problems.append(Problem(f"{flag} needs a value"))
     elif flag in SWITCHES and not values:
         line.switches.add(flag)
-    elif flag in SWITCHES:
+    elif flag in SWITCHES or flag in _value_switches():
         line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}"))
     else:
-        known = (*_flags(), *TEXT_FLAGS, *SWITCHES)
+        known = (*_flags(), *_value_switches(), *TEXT_FLAGS, *SWITCHES)
         if flag in _NOT_HERE:
             line.problems.append(
                 Problem(f"{flag} is an option of Megatron that this project has not", advice=_NOT_HERE[flag])
@@ -198,7 +207,22 @@ def _take_option(line: CommandLine, flag: str, option: Option, values: list[str]
         given = values[0] if len(values) == 1 else values
         line.problems.append(wrong_value(option.name, given, flag, str(error)))
         return
-    line.options[option.path] = Given(value, flag)
+    _store(line, option, Given(value, flag))
+
+
+def _store(line: CommandLine, option: Option, given: Given) -> None:
+    """Stores a value; another one from a flag that doesn't look like the same option is a contradiction."""
+    before = line.options.get(option.path)
+    if before is not None and before.value != given.value and {before.origin, given.origin} & set(option.switches):
+        line.problems.append(
+            Problem(
+                f"{before.origin} and {given.origin} contradict each other: {option.name} is {before.value} or "
+                f"{given.value}",
+                tuple(Source(option.name, str(each.value), each.origin) for each in (before, given)),
+                "keep one of the two",
+            )
+        )
+    line.options[option.path] = given
 
 
 def no_pipeline_problem(pp_size: int, origin: str) -> Problem:
@@ -207,6 +231,15 @@ def no_pipeline_problem(pp_size: int, origin: str) -> Problem:
         f"--no-pipeline-parallel contradicts a pipeline of {pp_size} stages",
         (Source("pipeline_model_parallel_size", str(pp_size), origin),),
         "give one of the two",
+    )
+
+
+def no_groups_problem(origin: str) -> Problem:
+    """The problem of ``--group-query-attention`` without a number of groups, of which Megatron would take one."""
+    return Problem(
+        "--group-query-attention is given and num_query_groups is not: how many heads share keys and values is open",
+        (Source("num_query_groups", "None", origin),),
+        "give --num-query-groups N; 1 is what Megatron would take",
     )
 
 
@@ -237,7 +270,7 @@ def _usage(option: Option) -> str:
     value = values[option.kind]
     if option.choices:
         value = " {" + ",".join(str(choice) for choice in option.choices) + "}"
-    return ", ".join((option.flag, *option.aliases)) + value
+    return ", ".join((", ".join((option.flag, *option.aliases)) + value, *option.switches))
 
 
 def _default_note(option: Option) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -78,6 +79,51 @@ _TABLE: tuple[_Idle, ...] = (
         lambda s: bool(s.value("parallel.pipeline_model_parallel_size") == 1),
         "with a pipeline of one stage",
     ),
+    _Idle(
+        ("training.recompute_method", "training.recompute_num_layers"),
+        lambda s: "full" not in s.recompute_sources,
+        "without recompute_granularity full",
+    ),
+    _Idle(
+        ("training.distribute_saved_activations",),
+        lambda s: bool(s.value("parallel.tensor_model_parallel_size") == 1),
+        "with a tensor-parallel size of 1",
+    ),
+    _Idle(
+        ("parallel.sequence_parallel", "training.check_tp_replicas_interval"),
+        lambda s: bool(s.value("parallel.tensor_model_parallel_size") == 1),
+        "with a tensor-parallel size of 1",
+    ),
+    _Idle(
+        ("model.max_position_embeddings",),
+        lambda s: bool(s.value("model.position_embedding_type") != "learned_absolute"),
+        "without learned positions",
+    ),
+    _Idle(
+        ("data.reset_position_ids",),
+        lambda s: s.value("model.position_embedding_type") in ("alibi", "none"),
+        "with position_embedding_type alibi or none, which count no positions",
+    ),
+    _Idle(
+        ("model.add_qkv_bias",),
+        lambda s: not s.value("model.disable_bias_linear"),
+        "without disable_bias_linear: all linear layers have biases",
+    ),
+    _Idle(
+        ("model.use_scaled_init_method",),
+        lambda s: bool(s.value("model.residual_connection") == "deepnorm"),
+        "with deepnorm, which has a factor of its own",
+    ),
+    _Idle(
+        ("model.fp32_residual_connection",),
+        lambda s: s.precision == "fp32",
+        "without bf16 or fp16: everything is fp32",
+    ),
+    _Idle(
+        ("model.window_size",),
+        lambda s: (s.value("model.window_size") or 0) >= (s.value("model.seq_length") or math.inf),
+        "with samples no longer than the window",
+    ),
     _Idle(("logging.wandb_exp_name",), lambda s: s.value("logging.wandb_project") is None, "without wandb_project"),
     _Idle(("training.eval_interval",), lambda s: s.value("training.eval_iters") == 0, "with eval_iters 0"),
     _Idle(
@@ -94,12 +140,13 @@ _TABLE: tuple[_Idle, ...] = (
 )
 
 
-def idle_notes(given: Mapping[str, Given], settings: Settings) -> Iterator[str]:
+def idle_notes(given: Mapping[str, Given], settings: Settings, *, on_cpu: bool) -> Iterator[str]:
     """One line for each option that somebody gave and that has no effect.
 
     Args:
         given: what flags and blocks say, by path; DeepSpeed's keys are not in it, as shared JSONs have many of them.
         settings: the values in force.
+        on_cpu: the run will be on CPU.
 
     Yields:
         Lines such as ``--min-lr has no effect with lr_decay_style constant``. A value that is the default anyway, as
@@ -110,3 +157,6 @@ def idle_notes(given: Mapping[str, Given], settings: Settings) -> Iterator[str]:
             for path in idle.paths:
                 if path in given and given[path].value != all_options()[path].default:
                     yield f"{given[path].origin} has no effect {idle.why}"
+    in_cpu = "training.checkpoint_in_cpu"
+    if on_cpu and in_cpu in given and given[in_cpu].value:
+        yield f"{given[in_cpu].origin} has no effect on CPU: everything is in its memory"

@@ -20,6 +20,7 @@ def option(
     *,
     aliases: tuple[str, ...] = (),
     older_values: Mapping[str, str] | None = None,
+    switches: Mapping[str, str] | None = None,
     long_text: bool = False,
     **checks: Any,
 ) -> Any:
@@ -34,11 +35,17 @@ def option(
         help: one or two sentences for ``--help`` and docs/config.md, with the unit.
         aliases: other flags that mean the same in the forks our users come from, with their dashes.
         older_values: other spellings of values, and what they mean today.
+        switches: flags without a value, each of which means one value of this option (``--swiglu``).
         long_text: whether a text may be longer than a path, because it names several.
         **checks: pydantic's own constraints: ``ge``, ``gt``, ``le``, ``lt`` …
 
     Returns:
         A pydantic field.
     """
-    extra: dict[str, Any] = {"aliases": list(aliases), "older_values": dict(older_values or {}), "long_text": long_text}
+    extra: dict[str, Any] = {
+        "aliases": list(aliases),
+        "older_values": dict(older_values or {}),
+        "switches": dict(switches or {}),
+        "long_text": long_text,
+    }
     return Field(default, description=help, json_schema_extra=extra, **checks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,11 +13,11 @@ from megatron_ds.config.catalog import all_options, block_classes, convert_json
 from megatron_ds.config.deepspeed_final import deepspeed_config
 from megatron_ds.config.deepspeed_reader import DeepSpeedFile, read_deepspeed_keys
 from megatron_ds.config.files import read_block_file, read_deepspeed_config
-from megatron_ds.config.flags import CommandLine, help_text, no_pipeline_problem, parse_command_line
+from megatron_ds.config.flags import CommandLine, help_text, no_groups_problem, no_pipeline_problem, parse_command_line
 from megatron_ds.config.idle import idle_notes
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.passed_checks import passed_problems
-from megatron_ds.config.rules import broken_rules, fp16_on_cpu
+from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, fp16_on_cpu
 from megatron_ds.config.settings import Given, Settings, shortened, wrong_value
 from megatron_ds.errors import ConfigError, Problem, Source
 
@@ -144,8 +144,12 @@ def collect(
     origins = {path: settings.origin(path) for path in all_options()}
     final = {} if problems else deepspeed_config(run, sources.file.passed)
     autos = _auto_notes(sources.file, run, final, origins)
-    notes = (*sources.notes, *sources.file.notes, *autos, *idle_notes(sources.options, settings))
+    notes = (*sources.notes, *sources.file.notes, *autos, *_idle(sources, settings, environ))
     return ResolvedRun(run, final, origins, "--print-config" in line.switches, notes), problems
+
+
+def _idle(sources: _Sources, settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    return idle_notes(sources.options, settings, on_cpu=accelerator_is_cpu(environ))
 
 
 def _read_all(line: CommandLine) -> _Sources:
@@ -198,11 +202,15 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
     if sources.file.accumulation is not None and "training.global_batch_size" in settings:
         sources.file.failed.add("training.micro_batch_size")  # not missing: it follows, or can't, which is reported
     problems = [*world_problems, *problems, *batch_problems, *range_problems, *broken_rules(settings)]
-    if settings.value("training.fp16") and accelerator_is_cpu(environ):
-        problems.append(fp16_on_cpu(settings))
+    if accelerator_is_cpu(environ):
+        problems += [fp16_on_cpu(settings)] if settings.value("training.fp16") else []
+        problems += attention_backend_on_cpu(settings)
     pp_path = "parallel.pipeline_model_parallel_size"
     if "--no-pipeline-parallel" in sources.line.switches and settings.value(pp_path) > 1:
         problems.append(no_pipeline_problem(settings.value(pp_path), settings.origin(pp_path)))
+    groups = "model.num_query_groups"
+    if "--group-query-attention" in sources.line.switches and settings.value(groups) is None:
+        problems.append(no_groups_problem(settings.origin(groups)))
     if settings.value("parallel.zero_stage") is None:
         stage = Given(
             default_zero_stage(settings.precision, settings.value(pp_path)),

@@ -74,6 +74,19 @@ class Settings(Mapping[str, Given]):
         return "bf16" if self.value("training.bf16") else "fp16" if self.value("training.fp16") else "fp32"
 
     @property
+    def recompute_sources(self) -> dict[str, tuple[str, ...]]:
+        """What is to be recomputed, `full` or `selective`, and the options that say so; more than one contradict."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name, meaning in (
+            ("recompute_granularity", self.value("training.recompute_granularity")),
+            ("checkpoint_activations", "full" if self.value("training.checkpoint_activations") else None),
+            ("recompute_activations", "selective" if self.value("training.recompute_activations") else None),
+        ):
+            if meaning is not None:
+                found[meaning] = (*found.get(meaning, ()), f"training.{name}")
+        return found
+
+    @property
     def model_ranks(self) -> int:
         """Processes that hold one copy of the model: TP x PP."""
         tp: int = self.value("parallel.tensor_model_parallel_size")

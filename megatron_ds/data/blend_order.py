@@ -25,18 +25,19 @@ from numpy.typing import NDArray
 
 from megatron_ds.data.rare_draws import RareDraws
 
-BLOCK = 4096
+# Draws in a block: the fewest of these with which rare sets have a small share of the blend.
+_BLOCKS = (4096, 16384, 65536)
+_MOST_RARE = 0.01
 # A set with fewer draws per block is a rare one.
 _LEAST_DRAWS_PER_BLOCK = 16
 # Draws before a block that are worked out to find its first counts, for each set.
 _APPROACH_PER_SET = 16
-# Blocks worked out at once: when a single draw is asked for, and when a long stretch is.
-_FEW_BLOCKS, _MANY_BLOCKS = 32, 4096
+# Draws worked out at once: when a single one is asked for, and when a long stretch is.
+_FEW_DRAWS, _MANY_DRAWS = 1 << 17, 1 << 24
 _MOST_THREADS = 8
-# The end of a window as one integer: draws in units of 2^-32, then 8 bits with the number of the set, of which there
-# are at most BLOCK / _LEAST_DRAWS_PER_BLOCK. The least key then tells the set as well.
-_ONE_DRAW = 1 << 40
-_NUMBER = 0xFF
+# The end of a window as one integer: draws in units of 2^-32, then the number of the set. The least key then tells the
+# set as well. Both together stay below these two marks: windows of common sets end within two blocks.
+_FRACTION_BITS = 32
 _NOT_YET = 1 << 61
 _NEVER = 1 << 62
 
@@ -46,14 +47,17 @@ class BlendOrder:
 
     Args:
         weights: shares of the sets, above 0; they need not add up to 1.
-        stretches_kept: results that are kept for later draws, of `_FEW_BLOCKS` x `BLOCK` draws each.
+        stretches_kept: results that are kept for later draws, of `_FEW_DRAWS` draws each.
     """
 
     def __init__(self, weights: Sequence[Fraction], stretches_kept: int = 64) -> None:
         total = sum(weights)
         self.shares: NDArray[np.float64] = np.array([float(weight / total) for weight in weights])
         self._dtype = np.uint8 if len(weights) <= 256 else np.uint32
-        is_rare = self.shares * BLOCK < _LEAST_DRAWS_PER_BLOCK
+        self._block = next(
+            (size for size in _BLOCKS if self.shares[self._are_rare(size)].sum() <= _MOST_RARE), _BLOCKS[-1]
+        )
+        is_rare = self._are_rare(self._block)
         # The larger share first, as where two windows end together the first set is taken: weights of 0.333 and 0.667
         # are then drawn from in the order of 1 and 2.
         by_share = np.argsort(-self.shares, kind="stable")
@@ -61,6 +65,10 @@ class BlendOrder:
         self._rare = RareDraws(np.flatnonzero(is_rare), self.shares[is_rare], len(weights))
         self._stretches_kept = stretches_kept
         self._stretches: OrderedDict[int, _Stretch] = OrderedDict()
+
+    def _are_rare(self, block: int) -> NDArray[np.bool_]:
+        is_rare: NDArray[np.bool_] = self.shares * block < _LEAST_DRAWS_PER_BLOCK
+        return is_rare
 
     def locate(self, index: int) -> tuple[int, int]:
         """Which set draw `index` comes from, and which draw of that set it is, both counted from 0."""
@@ -76,22 +84,23 @@ class BlendOrder:
 
     def sets(self, num_draws: int) -> NDArray[Any]:
         """The sets of the first `num_draws` draws, [num_draws]."""
-        num_blocks = -(-num_draws // BLOCK)
+        num_blocks, many = -(-num_draws // self._block), _MANY_DRAWS // self._block
         # They come one after the other; once there, several threads may read them.
-        self._rare.counts_before(np.array([num_blocks * BLOCK]))
+        self._rare.counts_before(np.array([num_blocks * self._block]))
 
         def work_out(first: int) -> NDArray[Any]:
-            return self._work_out(first, min(_MANY_BLOCKS, num_blocks - first))[0].reshape(-1)
+            return self._work_out(first, min(many, num_blocks - first))[0].reshape(-1)
 
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
-            parts = list(threads.map(work_out, range(0, num_blocks, _MANY_BLOCKS)))
+            parts = list(threads.map(work_out, range(0, num_blocks, many)))
         return np.concatenate(parts)[:num_draws] if parts else np.empty(0, self._dtype)
 
     def _stretch_of(self, index: int) -> tuple[_Stretch, int]:
-        number, place = divmod(index, _FEW_BLOCKS * BLOCK)
+        few = _FEW_DRAWS // self._block
+        number, place = divmod(index, _FEW_DRAWS)
         stretch = self._stretches.get(number)
         if stretch is None:
-            stretch = _Stretch(*self._work_out(number * _FEW_BLOCKS, _FEW_BLOCKS))
+            stretch = _Stretch(*self._work_out(number * few, few))
             self._stretches[number] = stretch
             if len(self._stretches) > self._stretches_kept:
                 self._stretches.popitem(last=False)
@@ -100,14 +109,15 @@ class BlendOrder:
         return stretch, place
 
     def _work_out(self, first_block: int, num_blocks: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Draws of consecutive blocks, [num_blocks, BLOCK], and the counts before each block, [num_blocks, sets]."""
-        borders = (first_block + np.arange(num_blocks + 1)) * BLOCK
+        """Draws of consecutive blocks, [num_blocks, block], and the counts before each block, [num_blocks, sets]."""
+        block = self._block
+        borders = (first_block + np.arange(num_blocks + 1)) * block
         # One block more in front: its last draws are the approach to the first.
-        rare_draws, rare_sets = self._rare.between(int(borders[0]) - BLOCK, int(borders[-1]))
-        places = np.divmod(rare_draws - (borders[0] - BLOCK), BLOCK)
-        is_rare = np.zeros((num_blocks + 1, BLOCK), bool)
+        rare_draws, rare_sets = self._rare.between(int(borders[0]) - block, int(borders[-1]))
+        places = np.divmod(rare_draws - (borders[0] - block), block)
+        is_rare = np.zeros((num_blocks + 1, block), bool)
         is_rare[places] = True
-        draws = np.empty((num_blocks + 1, BLOCK), self._dtype)
+        draws = np.empty((num_blocks + 1, block), self._dtype)
         counts = np.empty((num_blocks, len(self.shares)), np.int64)
         if len(self._common):
             states = self._counts_at_borders(borders, is_rare)
@@ -121,10 +131,13 @@ class BlendOrder:
     def _counts_at_borders(self, borders: NDArray[np.int64], is_rare: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Draws of each common set before each border, [common sets, borders]."""
         shares = self.shares[self._common]
-        approach = min(BLOCK, _APPROACH_PER_SET * len(shares))
+        approach = min(self._block, _APPROACH_PER_SET * len(shares))
         starts = borders - approach
         _, states = _draw(
-            shares, _counts_at(shares, starts, self._rare.num_before(starts)), starts, is_rare[:, BLOCK - approach :]
+            shares,
+            _counts_at(shares, starts, self._rare.num_before(starts)),
+            starts,
+            is_rare[:, self._block - approach :],
         )
         states[:, borders == 0] = 0
         return states
@@ -155,7 +168,7 @@ def _draw(
     starts: NDArray[np.int64],
     is_rare: NDArray[np.bool_],
     last_counts: NDArray[np.int64] | None = None,
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
     """Makes the draws of several blocks side by side: always the set whose window ends first.
 
     Args:
@@ -169,23 +182,29 @@ def _draw(
         The set of each draw, [blocks, length] (anything where a draw is a rare set's); and, where there is nothing to
         arrive at, the counts at the end, [sets, blocks].
     """
-    spacing = _as_keys(1 / shares[:, None])
-    numbers = np.arange(len(shares))[:, None]
+    number_bits = (len(shares) - 1).bit_length()
+
+    def as_keys(draws: Any) -> NDArray[np.int64]:
+        whole: NDArray[np.int64] = np.rint(draws * 2.0**_FRACTION_BITS).astype(np.int64)
+        return whole << number_bits
+
+    one_draw, number_mask = 1 << _FRACTION_BITS + number_bits, (1 << number_bits) - 1
+    spacing = as_keys(1 / shares[:, None])
     # From the start of the block on, so that the whole numbers don't become too large.
-    keys = _as_keys((counts + 1) / shares[:, None] - starts) | numbers
+    keys = as_keys((counts + 1) / shares[:, None] - starts) | np.arange(len(shares))[:, None]
     first_keys = keys.copy()
     last_keys = keys + (last_counts - counts) * spacing if last_counts is not None else np.full_like(keys, _NEVER)
     keys[keys == last_keys] = _NEVER
-    chosen = np.empty((is_rare.shape[1], len(starts)), np.uint8)
+    chosen = np.empty((is_rare.shape[1], len(starts)), np.uint16)
     columns = np.arange(len(starts))
     # Flat places of keys: indexing with one array takes half the time of two.
     flat_keys, flat_last = keys.reshape(-1), last_keys.reshape(-1)
-    begun = spacing + _ONE_DRAW
+    begun = spacing + one_draw
     has_rare = np.logical_or.reduce(is_rare, axis=0)
     for place in range(is_rare.shape[1]):
         # A window begins where the one before it ended.
-        has_begun = keys < begun + place * _ONE_DRAW
-        first = np.where(has_begun, keys, keys | _NOT_YET).min(axis=0) & _NUMBER
+        has_begun = keys < begun + place * one_draw
+        first = np.where(has_begun, keys, keys | _NOT_YET).min(axis=0) & number_mask
         chosen[place] = first
         at = first * len(starts) + columns
         if has_rare[place]:
@@ -196,15 +215,11 @@ def _draw(
     return chosen.T, counts + (keys - first_keys) // spacing
 
 
-def _as_keys(draws: Any) -> Any:
-    return np.rint(np.asarray(draws) * 2.0**32).astype(np.int64) << 8
-
-
 class _Stretch:
     """Consecutive blocks that are worked out.
 
     Args:
-        draws: the set of each draw, [blocks, BLOCK].
+        draws: the set of each draw, [blocks, block].
         counts: draws of each set before each block, [blocks, sets].
     """
 
@@ -213,13 +228,13 @@ class _Stretch:
         self._counts = counts
 
     def locate(self, place: int) -> tuple[int, int]:
-        block, within = divmod(place, BLOCK)
+        block, within = divmod(place, self._draws.shape[1])
         number = self._draws[block, within]
         before = int(np.count_nonzero(self._draws[block, :within] == number))
         return int(number), int(self._counts[block, number]) + before
 
     def counts_before(self, place: int) -> NDArray[np.int64]:
-        block, within = divmod(place, BLOCK)
+        block, within = divmod(place, self._draws.shape[1])
         drawn: NDArray[np.int64] = np.bincount(self._draws[block, :within], minlength=self._counts.shape[1])
         counts: NDArray[np.int64] = self._counts[block] + drawn
         return counts

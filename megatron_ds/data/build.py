@@ -10,7 +10,7 @@ from megatron_ds.data.blend_order import BlendOrder
 from megatron_ds.data.blended_dataset import BlendedDataset
 from megatron_ds.data.data_path import SPLITS, BlendPart
 from megatron_ds.data.gpt_dataset import GptDataset
-from megatron_ds.data.gpt_index import build_gpt_index, epochs_needed
+from megatron_ds.data.gpt_index import GptIndex, build_gpt_index, epochs_needed
 from megatron_ds.data.index_cache import IndexCache, IndexKey, cache_folder
 from megatron_ds.data.indexed_dataset import IndexedDataset
 from megatron_ds.data.samples import SampleCounts, SampleDataset
@@ -208,7 +208,7 @@ def build_indices(plans: Iterable[PlannedBlend], cache_path: str | None) -> int:
         if key is None:
             continue
         cache = IndexCache(cache_folder(key.prefix, cache_path))
-        if cache.load(key) is None:
+        if cache.load(key, verify=True) is None:
             logger.info(
                 "building the sample index of %s (%s: %d documents, %d epochs)",
                 key.prefix,
@@ -216,17 +216,29 @@ def build_indices(plans: Iterable[PlannedBlend], cache_path: str | None) -> int:
                 part.num_documents,
                 key.num_epochs,
             )
-            index = build_gpt_index(
-                part.indexed.document_lengths(*key.documents),
-                first_document=key.documents[0],
-                seq_length=key.seq_length,
-                num_epochs=key.num_epochs,
-                seed=key.seed,
-                split_number=SPLITS.index(key.split),
-            )
-            cache.store(key, index)
+            cache.store(key, _build(part, key))
             num_built += 1
     return num_built
+
+
+def _build(part: PlannedPart, key: IndexKey) -> GptIndex:
+    try:
+        return build_gpt_index(
+            part.indexed.document_lengths(*key.documents),
+            first_document=key.documents[0],
+            seq_length=key.seq_length,
+            num_epochs=key.num_epochs,
+            seed=key.seed,
+            split_number=SPLITS.index(key.split),
+        )
+    except MemoryError:
+        raise DataError(
+            Problem(
+                f"there is not enough memory for the sample index of {key.prefix} ({key.split}): {key.num_epochs} "
+                f"epochs of {part.num_documents} documents and {part.num_tokens // key.seq_length} samples",
+                advice="train for fewer steps: they are indexed at once, 16 bytes for each sample",
+            )
+        ) from None
 
 
 def _open(plan: PlannedBlend, cache_path: str | None) -> SampleDataset:

@@ -10,8 +10,8 @@ from megatron_ds.data.build import too_small
 from megatron_ds.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 from megatron_ds.data.samples import SampleCounts
 from megatron_ds.data.sources import parse_sources
-from megatron_ds.data.token_info import read_token_info
-from megatron_ds.errors import MegatronDsError, Problem, Source
+from megatron_ds.data.token_info import TokenInfo, read_token_info
+from megatron_ds.errors import DataError, MegatronDsError, Problem, Source
 
 if TYPE_CHECKING:
     from megatron_ds.config.blocks import DataConfig
@@ -104,22 +104,34 @@ def _check_ids(indexed: IndexedDataset, vocab_size: int | None) -> list[Problem]
 
 
 def _check_eod(indexed: IndexedDataset, data: DataConfig) -> list[Problem]:
-    """Without a single EOD, options about the ends of documents would change nothing and say nothing."""
+    """Options about the ends of documents need an id that ends documents."""
     if not data.document_options or data.eod_id is None or indexed.num_tokens == 0:
         return []
+    info = _token_info(indexed.prefix)
+    if info is not None and info.eod_id not in (None, data.eod_id):
+        message = f"eod_id is {data.eod_id}, and {indexed.prefix} was preprocessed with {info.eod_id} for that"
+        return [Problem(message, advice="leave --eod-id out, or correct it")]
     documents = range(1, min(indexed.num_documents, ENDS_LOOKED_AT) + 1)
     # An empty document at the start has no last token: the file's first one is looked at instead.
     ends = [max(0, indexed.document_start(document) - 1) for document in documents]
+    # Inside of documents as well: somebody may have joined them before.
     if (indexed.tokens[:TOKENS_LOOKED_AT] == data.eod_id).any() or (indexed.tokens[ends] == data.eod_id).any():
         return []
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in data.document_options)
     return [
         Problem(
-            f"{bin_path(indexed.prefix)} has no end-of-document token (id {data.eod_id}): its first documents end "
-            "without one",
-            advice=f"preprocess with --append-eod, or leave out {flags}",
+            f"{bin_path(indexed.prefix)} has no end-of-document token (id {data.eod_id}): none of its first "
+            f"{len(ends)} documents ends with it",
+            advice=f"preprocess with --append-eod, correct --eod-id, or leave out {flags}",
         )
     ]
+
+
+def _token_info(prefix: str) -> TokenInfo | None:
+    try:
+        return read_token_info(prefix)
+    except DataError:
+        return None  # reported with the tokenizer
 
 
 def other_tokenizers(data: DataConfig, fingerprint: str) -> list[Problem]:

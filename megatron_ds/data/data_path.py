@@ -12,6 +12,9 @@ from megatron_ds.errors import ConfigError, Problem, Source
 
 SPLITS = ("train", "valid", "test")
 
+# Weights, and shares of a blend, below this are slips: of a trillion samples, one.
+_LEAST_WEIGHT = 1e-12
+
 
 @dataclass(frozen=True)
 class BlendPart:
@@ -62,7 +65,7 @@ def parse_data_path(words: Sequence[str], flag: str = "--data-path") -> tuple[Bl
         raise ConfigError(problem(f"{flag} has {len(words)} words, which do not pair up"))
     pairs = list(zip(words[::2], words[1::2], strict=True))
     problems = [
-        problem(f"weight {weight!r} of {prefix} is not a number above 0")
+        problem(f"weight {weight!r} of {prefix} is not a number above 0 (from 1e-12 to 1e12)")
         for weight, prefix in pairs
         if _parse_weight(weight) is None
     ]
@@ -77,11 +80,12 @@ def _name(flag: str) -> str:
 
 def _parse_weight(word: str) -> Fraction | None:
     try:
-        finite = math.isfinite(float(word))
-        weight = Fraction(word) if finite else Fraction(0)
+        # First: the exact number of 1e-400000000 would have that many digits.
+        if not _LEAST_WEIGHT <= float(word) <= 1 / _LEAST_WEIGHT:
+            return None
+        return Fraction(word)
     except ValueError:
         return None
-    return weight if weight > 0 else None
 
 
 def parse_weighted_split(text: str, flag: str) -> tuple[str, tuple[BlendPart, ...]]:
@@ -119,7 +123,7 @@ def _parse_weighted_part(words: Sequence[str]) -> BlendPart | str:
         return "not three words, a weight, a range and a prefix,"
     weight = _parse_weight(words[0])
     if weight is None:
-        return f"a weight {words[0]!r}, which is not a number above 0,"
+        return f"a weight {words[0]!r}, which is not a number above 0 (from 1e-12 to 1e12),"
     try:
         start, end = (float(bound) for bound in words[1].split(":"))
     except ValueError:
@@ -150,7 +154,7 @@ def parse_split(text: str) -> tuple[float, float, float]:
         raise ConfigError(_split_problem(f"--split {text!r} has something that is not a number", text)) from None
     if len(shares) > len(SPLITS):
         raise ConfigError(_split_problem(f"--split has {len(shares)} numbers; at most {len(SPLITS)} are known", text))
-    if not all(math.isfinite(share) and share >= 0 for share in shares) or sum(shares) == 0:
+    if not all(math.isfinite(share) and share >= 0 for share in shares) or not 0 < sum(shares) < math.inf:
         raise ConfigError(_split_problem("--split needs numbers of at least 0, one of them above 0", text))
     train, valid, test = (*shares, 0.0, 0.0)[: len(SPLITS)]
     return train, valid, test

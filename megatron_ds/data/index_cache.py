@@ -6,9 +6,12 @@ import hashlib
 import json
 import os
 import uuid
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +22,9 @@ from megatron_ds.data.token_info import read_token_info
 from megatron_ds.errors import DataError, Problem
 
 # Part of every name: raise it when the same key would give another index.
-FORMAT = 3
+FORMAT = 4
+# The arrays of an index, in the order of `GptIndex`.
+_PARTS = ("documents", "samples")
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class IndexKey:
 
 
 class IndexCache:
-    """A folder of indices, two ``.npy`` files each, memory-mapped when read.
+    """A folder of indices, two ``.npy`` files each, memory-mapped when read, and a ``.json`` with their checksums.
 
     Files appear under their names whole (written beside, then renamed), so that a killed job leaves no half index
     and two jobs that build the same index at once do not disturb each other.
@@ -66,13 +71,24 @@ class IndexCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def load(self, key: IndexKey) -> GptIndex | None:
-        """The index of `key`, or None when it is not there or can't be read."""
+    def load(self, key: IndexKey, *, verify: bool = False) -> GptIndex | None:
+        """The index of `key`, or None when it is not there or is damaged.
+
+        Args:
+            key: what it depends on.
+            verify: read all of it and compare its checksums; otherwise dtypes and shapes are compared.
+        """
         stem = key.file_stem()
         try:
-            return GptIndex(_map_array(self._path(stem, "documents")), _map_array(self._path(stem, "samples")))
-        except (OSError, ValueError, EOFError):
+            expected = json.loads((self.folder / f"{stem}.json").read_text(encoding="utf-8"))
+            arrays = {part: _map_array(self._path(stem, part)) for part in _PARTS}
+            if {part: _describe(array, verify) for part, array in arrays.items()} != (
+                expected if verify else {part: {**expected[part], "crc32": None} for part in _PARTS}
+            ):
+                return None
+        except (OSError, ValueError, EOFError, KeyError, TypeError):
             return None
+        return GptIndex(*(arrays[part] for part in _PARTS))
 
     def store(self, key: IndexKey, index: GptIndex) -> None:
         """Writes an index.
@@ -81,10 +97,14 @@ class IndexCache:
             DataError: the folder can't be written.
         """
         stem = key.file_stem()
+        arrays = dict(zip(_PARTS, (index.document_order, index.sample_starts), strict=True))
+        description = json.dumps({part: _describe(array, True) for part, array in arrays.items()}).encode()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write_array(self._path(stem, "documents"), index.document_order)
-            _write_array(self._path(stem, "samples"), index.sample_starts)
+            for part, array in arrays.items():
+                _write(self._path(stem, part), partial(np.save, arr=array, allow_pickle=False))
+            # Last: arrays without it are none.
+            _write(self.folder / f"{stem}.json", lambda file: file.write(description))
         except OSError as error:
             raise DataError(
                 Problem(
@@ -104,15 +124,20 @@ def cache_folder(prefix: str, data_cache_path: str | None) -> Path:
 
 def _map_array(path: Path) -> NDArray[Any]:
     # A plain view: indexing a np.memmap costs several times as much.
-    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+    array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r").view(np.ndarray)
     return array
 
 
-def _write_array(path: Path, array: NDArray[Any]) -> None:
+def _describe(array: NDArray[Any], verify: bool) -> dict[str, Any]:
+    checksum = zlib.crc32(np.ascontiguousarray(array).data) if verify else None
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "crc32": checksum}
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     try:
         with temporary.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
+from contextlib import contextmanager
 from functools import partial
 from typing import cast
 
@@ -65,13 +66,26 @@ def global_batches(
     )
     micro_batches = iter(loader)
     for _ in range(num_steps):
-        yield [next(micro_batches) for _ in range(global_batch_size // stride)]
+        with _named_worker_errors():
+            batches = [next(micro_batches) for _ in range(global_batch_size // stride)]
+        yield batches
     raise DataError(
         Problem(
             f"the data set has {len(dataset)} samples, {used} are used; the next step needs {global_batch_size} more",
             advice="build the data set with as many samples as the run needs (train_iters x global_batch_size)",
         )
     )
+
+
+@contextmanager
+def _named_worker_errors() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        advice = "use fewer --num-workers when memory ran out"
+        raise DataError(Problem(f"a process of the data loader died: {error}", advice=advice)) from None
 
 
 class _MicroBatchSampler(Sized):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from megatron_ds.data.build import extent
 from megatron_ds.data.indexed_dataset import IndexedDataset
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from megatron_ds.config.blocks import RunConfig
 
 
+# Tokens that are looked at: so many pieces of so many.
+_PIECES, _PIECE = 64, 1024
 _NAMES = {"num_samples": "train_iters x global_batch_size (cyclic shuffles all samples of the run)"}
 
 
@@ -28,15 +33,27 @@ class OrderedPart:
         share: of the samples, as its weight says, rounded to nine digits.
         documents: first document, and one past the last.
         num_tokens: tokens in these.
+        digest: hash of the lengths of these documents, and of some of their tokens.
     """
 
     name: str
     share: float
     documents: tuple[int, int]
     num_tokens: int
+    digest: str
 
     def __str__(self) -> str:
-        return f"{self.share:.4%} of {self.name} {self.documents[0]}:{self.documents[1]} ({self.num_tokens} tokens)"
+        first, end = self.documents
+        return f"{self.share:.4%} of {self.name} {first}:{end} ({self.num_tokens} tokens, {self.digest[:8]})"
+
+
+def _digest(indexed: IndexedDataset, documents: tuple[int, int]) -> str:
+    """SHA-1 of the lengths of all documents of a range, and of tokens at places all over it."""
+    first, end = (indexed.document_start(document) for document in documents)
+    digest = hashlib.sha1(indexed.document_lengths(*documents).tobytes(), usedforsecurity=False)
+    for start in np.linspace(first, max(first, end - _PIECE), _PIECES).astype(np.int64).tolist():
+        digest.update(indexed.tokens[start : min(end, start + _PIECE)].tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -69,9 +86,10 @@ class TrainingOrder:
         total = sum(part.weight for part in train.parts)
         parts = []
         for part in train.parts:
-            documents, num_tokens = extent(part, IndexedDataset(part.prefix))
+            indexed = IndexedDataset(part.prefix)
+            documents, num_tokens = extent(part, indexed)
             share = round(float(part.weight / total), 9)
-            parts.append(OrderedPart(Path(part.prefix).name, share, documents, num_tokens))
+            parts.append(OrderedPart(Path(part.prefix).name, share, documents, num_tokens, _digest(indexed, documents)))
         kind = run.data.dataloader_type
         num_samples = run.training.train_iters * run.global_batch_size if kind == "cyclic" else None
         return cls(tuple(parts), run.model.seq_length, run.training.seed, kind, num_samples)

@@ -7,6 +7,9 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
+# Shared draws after which the counts are noted, so that later ones need not be counted from the start.
+_MARK_EVERY = 4096
+
 
 class RareDraws:
     """The draws that the rare sets share: number i is draw floor((i + 1/2) / share of all rare sets) of the blend.
@@ -28,6 +31,7 @@ class RareDraws:
         # The set of each shared draw so far, as an index into `numbers`, and what is needed to go on.
         self._drawn: list[int] = []
         self._taken = [0] * len(numbers)
+        self._marks: list[NDArray[np.int64]] = [np.zeros(len(numbers), np.int64)]
         self._waiting = [(0.0, number) for number in range(len(numbers))]
         self._begun: list[tuple[float, int]] = []
 
@@ -51,9 +55,12 @@ class RareDraws:
         """Draws of each rare set among the first `draws`, [len(draws), rare sets]."""
         ends = self.num_before(draws)
         self._draw_up_to(int(ends.max()))
-        drawn = np.array(self._drawn[: int(ends.max())], dtype=np.int64)
-        counts = [np.searchsorted(np.flatnonzero(drawn == number), ends) for number in range(len(self.numbers))]
-        return np.stack(counts, axis=1) if counts else np.zeros((len(draws), 0), np.int64)
+        counts = np.empty((len(draws), len(self.numbers)), np.int64)
+        for place, end in enumerate(ends.tolist()):
+            mark = end // _MARK_EVERY
+            drawn = np.array(self._drawn[mark * _MARK_EVERY : end], dtype=np.int64)
+            counts[place] = self._marks[mark] + np.bincount(drawn, minlength=len(self.numbers))
+        return counts
 
     def _draw_numbers(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         if not self._shares:
@@ -71,3 +78,5 @@ class RareDraws:
             self._taken[number] += 1
             heapq.heappush(self._waiting, (self._taken[number] / self._shares[number], number))
             self._drawn.append(number)
+            if len(self._drawn) % _MARK_EVERY == 0:
+                self._marks.append(np.array(self._taken, dtype=np.int64))

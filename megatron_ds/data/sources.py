@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from megatron_ds.data.data_path import SPLITS, BlendPart, parse_data_path, parse_split, parse_weighted_split
@@ -74,7 +75,7 @@ def parse_sources(data: DataConfig) -> tuple[Blend, ...]:
             blends += _collect(problems, partial(_own_blends, split, own[split]))
         if not own["train"]:
             problems.append(Problem(f"{both[0]} is given, and no training data", advice="give --train-data-path"))
-    problems += _repeated_names(blends) + _overlaps(blends)
+    problems += _repeated_names(blends) + _unfit_parts(blends)
     if problems:
         # The same prefix twice shows in each split that it is cut into.
         raise ConfigError(list(dict.fromkeys(problems)))
@@ -155,10 +156,16 @@ def _repeated_names(blends: Sequence[Blend]) -> list[Problem]:
     ]
 
 
-def _overlaps(blends: Sequence[Blend]) -> list[Problem]:
-    """Documents that are trained on and evaluated on, or twice in one blend."""
+def _unfit_parts(blends: Sequence[Blend]) -> list[Problem]:
+    """Parts of next to no weight; documents that are trained on and evaluated on, or twice in one blend."""
     problems = []
     for blend in blends:
+        total = sum(part.weight for part in blend.parts)
+        problems += [
+            Problem(f"{part.prefix} has less than 1e-12 of the weights of {blend.flag}", advice="leave it out")
+            for part in blend.parts
+            if part.weight / total < Fraction(1, 10**12)
+        ]
         for first, second in combinations(blend.parts, 2):
             if _overlap(first, second):
                 message = f"{second.prefix} is given more than once in {blend.flag}; add up its weights"
@@ -183,5 +190,13 @@ def _overlaps(blends: Sequence[Blend]) -> list[Problem]:
 
 
 def _overlap(first: BlendPart, second: BlendPart) -> bool:
-    same = os.path.realpath(first.prefix) == os.path.realpath(second.prefix)
-    return same and first.start < second.end and second.start < first.end
+    return first.start < second.end and second.start < first.end and _same_files(first.prefix, second.prefix)
+
+
+def _same_files(first: str, second: str) -> bool:
+    """Whether two prefixes are one pair of files, linked ones included."""
+    paths = [Path(f"{prefix}.bin") for prefix in (first, second)]
+    try:
+        return paths[0].samefile(paths[1])
+    except OSError:  # one is missing, which is another problem
+        return paths[0].resolve() == paths[1].resolve()

@@ -81,6 +81,10 @@ def read_token_info(prefix: str) -> TokenInfo | None:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise DataError(
+            Problem(f"{path} can't be read: {error}", advice="see to its permissions, or remove it")
+        ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(broken_file(path, f"is not JSON: {error}")) from None
     return _checked(path, content)

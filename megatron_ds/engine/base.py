@@ -97,6 +97,14 @@ class TrainEngine(Protocol):
         """Canonical names and parameters of this rank; a tied weight appears on each stage that holds a copy."""
         ...
 
+    def stages(self) -> list[range]:
+        """Places in the model's list of layers that each pipeline stage holds."""
+        ...
+
+    def differing_replicas(self) -> list[str]:
+        """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
+        ...
+
     def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""
         ...

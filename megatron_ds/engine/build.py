@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -18,7 +19,7 @@ from megatron_ds.engine.grad_norm import ClipBeforeStep
 from megatron_ds.engine.optimizer import build_optimizer, offloads_optimizer
 from megatron_ds.engine.pipeline import PipelineTrainEngine, build_pipeline_module, named_stage_parameters
 from megatron_ds.engine.zero import ZeroTrainEngine
-from megatron_ds.models import LayerDef, SequentialModel, initialize_weights
+from megatron_ds.models import LayerDef, Recompute, SequentialModel, initialize_weights, with_recomputation
 from megatron_ds.mpu import ModelParallelUnit
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,19 +46,23 @@ def build_engine(
     Returns:
         A `PipelineTrainEngine` when there is a pipeline, else a `ZeroTrainEngine`.
     """
-    builder = LayerBuilder(_DTYPES[run.training.precision], mpu, run.training.checkpoint_activations)
+    recompute = Recompute.of(run.training)
+    builder = LayerBuilder(_DTYPES[run.training.precision], mpu, recompute)
+    join = partial(with_recomputation, allowed=[layer.recompute for layer in layers], recompute=recompute, mpu=mpu)
     if mpu.pp_size > 1:
-        module: nn.Module = build_pipeline_module(layers, builder, loss, mpu, run.parallel.pp_partition_method)
+        module: nn.Module = build_pipeline_module(
+            layers, builder, loss, mpu, run.parallel.pp_partition_method, recompute
+        )
         named = list(named_stage_parameters(module, layers))
         initialize_weights(named, run.training.seed, mpu)
     elif run.zero_stage == 3:
         # No `dtype` argument: on a CPU without fp16, DeepSpeed 0.19.8 then takes bfloat16 whatever it says.
         with deepspeed.zero.Init(data_parallel_group=mpu.dp_group, config_dict_or_path=deepspeed_config, mpu=mpu):
-            module = SequentialModel(layers, builder)
+            module = SequentialModel(layers, builder, join)
         named = list(module.named_parameters())
         initialize_weights(named, run.training.seed, mpu, gather=_gather_for_writing)
     else:
-        module = SequentialModel(layers, builder)
+        module = SequentialModel(layers, builder, join)
         named = list(module.named_parameters())
         initialize_weights(named, run.training.seed, mpu)
 

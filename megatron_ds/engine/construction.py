@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from megatron_ds.models import LayerDef, recompute_in_backward
+from megatron_ds.models import LayerDef, Recompute, recompute_core_attention
 from megatron_ds.mpu import ModelParallelUnit
 
 
@@ -30,17 +30,17 @@ class LayerBuilder:
     Attributes:
         dtype: of the parameters.
         mpu: where this rank sits, with its device.
-        recompute: layers that allow it forget their activations and run again in the backward pass.
+        recompute: what runs again in the backward pass; the builder sees to the core of attention.
     """
 
     dtype: torch.dtype
     mpu: ModelParallelUnit
-    recompute: bool
+    recompute: Recompute
 
     def __call__(self, layer: LayerDef) -> nn.Module:
         """The module of `layer`, without values in its parameters."""
         with torch.device(self.mpu.device), _default_dtype(self.dtype):
             module = layer.build()
-        if self.recompute and layer.recompute:
-            recompute_in_backward(module, self.mpu)
+        if self.recompute.granularity == "selective" and layer.recompute:
+            recompute_core_attention(module, self.mpu)
         return module

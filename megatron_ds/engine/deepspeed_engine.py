@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.grad_norm import ClipBeforeStep
+from megatron_ds.engine.optimizer import catch_up
+from megatron_ds.engine.weights import replicas_differ
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ModelParallelUnit
 
@@ -54,6 +56,10 @@ class DeepSpeedEngineBase(ABC):
     @abstractmethod
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Canonical names and parameters of this rank."""
+
+    @abstractmethod
+    def stages(self) -> list[range]:
+        """Places in the model's list of layers that each pipeline stage holds."""
 
     @abstractmethod
     def _run_step(self, batches: Sequence[Batch]) -> Tensor:
@@ -109,6 +115,11 @@ class DeepSpeedEngineBase(ABC):
         if path is None:
             raise CheckpointError(f"{folder / tag} holds no checkpoint that DeepSpeed can read")
         self.progress = TrainProgress(**client_state["progress"])
+        catch_up(self.deepspeed_engine.basic_optimizer, self.progress.step - self.progress.skipped_steps)
+
+    def differing_replicas(self) -> list[str]:
+        """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
+        return replicas_differ(self.named_parameters(), self.mpu)
 
     def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""

@@ -37,3 +37,24 @@ def build_optimizer(
         optimizer: torch.optim.Optimizer = DeepSpeedCPUAdam(groups, adamw_mode=True, **common)
         return optimizer
     return torch.optim.AdamW(groups, fused=True if on_cuda else None, **common)
+
+
+def catch_up(optimizer: torch.optim.Optimizer, updates: int) -> None:
+    """Brings DeepSpeed's CPUAdam to where it was when a checkpoint was saved.
+
+    Its compiled part multiplies the powers of beta up from update to update in fp32, but starts with `pow` after a
+    load. Both round differently, so a resumed run would not be the straight one to the bit. Updates of a single number,
+    as many as there were, make the same powers again: some microseconds each.
+
+    Args:
+        optimizer: any; nothing happens to others.
+        updates: updates made before the checkpoint.
+    """
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+    if not isinstance(optimizer, DeepSpeedCPUAdam):
+        return
+    beta1, beta2 = optimizer.param_groups[0]["betas"]
+    numbers = [torch.zeros(1) for _ in range(4)]
+    for update in range(1, updates + 1):
+        optimizer.ds_opt_adam.adam_update(optimizer.opt_id, update, 0.0, beta1, beta2, 1.0, 0.0, True, *numbers)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor, nn
 
+from megatron_ds.config.partition import counted_layers, stage_bounds
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import EvalResult, LossFunction
 from megatron_ds.engine.construction import LayerBuilder
@@ -22,7 +24,16 @@ from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.loss_weights import token_weights
 from megatron_ds.engine.stage_norm import sum_norm_over_stages_once
 from megatron_ds.errors import ConfigError, Problem
-from megatron_ds.models import Activations, LayerDef, named_layer_parameters, tied_names
+from megatron_ds.models import (
+    NO_RECOMPUTE,
+    Activations,
+    LayerDef,
+    ParallelTransformerLayer,
+    Recompute,
+    named_layer_parameters,
+    tied_names,
+    with_recomputation,
+)
 from megatron_ds.mpu import ModelParallelUnit
 
 
@@ -50,9 +61,54 @@ class _TiedSpec(TiedLayerSpec):  # type: ignore[misc]
         return self._builder(self._layer)
 
 
+class StageModule(PipelineModule):  # type: ignore[misc]
+    """One stage's layers, with those that are run again in the backward pass joined to one step each.
+
+    Args:
+        recompute: what is run again.
+        allowed: for each layer of the whole model, whether it may be run again.
+        mpu: where this rank sits.
+        *arguments: DeepSpeed's.
+        **named_arguments: DeepSpeed's.
+    """
+
+    def __init__(
+        self,
+        recompute: Recompute,
+        allowed: Sequence[bool],
+        mpu: ModelParallelUnit,
+        *arguments: Any,
+        **named_arguments: Any,
+    ) -> None:
+        super().__init__(*arguments, **named_arguments)
+        own = allowed[self._local_start : self._local_stop]
+        self._steps = with_recomputation(self.forward_funcs, own, recompute, mpu)
+
+    def _partition_layers(self, method: str = "uniform") -> None:
+        counts = counted_layers(method)
+        if counts is None:
+            super()._partition_layers(method)
+            return
+        blocks = [issubclass(spec.typename, ParallelTransformerLayer) for spec in self._layer_specs]
+        self.parts = stage_bounds(blocks, counts)
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(self.parts[stage], self.parts[stage + 1])
+
+    def forward(self, inputs: Activations) -> Activations:
+        """Runs the stage's layers."""
+        for step in self._steps:
+            inputs = step(inputs)
+        return inputs
+
+
 def build_pipeline_module(
-    layers: Sequence[LayerDef], builder: LayerBuilder, loss: LossFunction, mpu: ModelParallelUnit, partition_method: str
-) -> PipelineModule:
+    layers: Sequence[LayerDef],
+    builder: LayerBuilder,
+    loss: LossFunction,
+    mpu: ModelParallelUnit,
+    partition_method: str,
+    recompute: Recompute = NO_RECOMPUTE,
+) -> StageModule:
     """Deals `layers` to stages and builds this stage's modules, without values in their parameters.
 
     Args:
@@ -60,7 +116,8 @@ def build_pipeline_module(
         builder: makes modules.
         loss: from logits, labels and token weights to a scalar; runs on the last stage.
         mpu: where this rank sits.
-        partition_method: DeepSpeed's ``type:REGEX``, ``parameters`` or ``uniform``.
+        partition_method: DeepSpeed's ``type:REGEX``, ``parameters`` or ``uniform``, or our ``layers:N,N,…``.
+        recompute: what is run again in the backward pass.
     """
     _check_partition(layers, partition_method)
     tied = tied_names(layers)
@@ -69,7 +126,15 @@ def build_pipeline_module(
     ]
     topology = PipeModelDataParallelTopology(num_pp=mpu.pp_size, num_mp=mpu.tp_size, num_dp=mpu.dp_size)
     with redirect_stdout(StringIO()):  # its own list of layers, printed whatever the log level
-        module = PipelineModule(specs, topology=topology, loss_fn=loss, partition_method=partition_method)
+        module = StageModule(
+            recompute,
+            [layer.recompute for layer in layers],
+            mpu,
+            specs,
+            topology=topology,
+            loss_fn=loss,
+            partition_method=partition_method,
+        )
     place = topology.get_coord(mpu.global_rank)
     assert (place.pipe, place.data, place.model) == (mpu.pp_rank, mpu.dp_rank, mpu.tp_rank), "one order of ranks"
     return module
@@ -141,6 +206,10 @@ class PipelineTrainEngine(DeepSpeedEngineBase):
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Canonical names and parameters of this stage, a tied module once."""
         return named_stage_parameters(self.deepspeed_engine.module, self._layers)
+
+    def stages(self) -> list[range]:
+        """Places in the model's list of layers that each pipeline stage holds."""
+        return [range(start, stop) for start, stop in pairwise(self.deepspeed_engine.module.parts)]
 
     def _run_step(self, batches: Sequence[Batch]) -> Tensor:
         weights, _ = token_weights(batches, self.mpu)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import deepspeed
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec, shard_spec
@@ -43,13 +44,20 @@ def full_weights(engine: TrainEngine, mpu: ModelParallelUnit) -> dict[str, Tenso
     return {name: spec.unshard(parts[: mpu.tp_size]) for name, (spec, parts) in shards.items()}
 
 
-def replicas_differ(engine: TrainEngine, mpu: ModelParallelUnit) -> list[str]:
-    """Names of replicated parameters whose copies on tensor-parallel ranks are not equal to the bit."""
+def replicas_differ(parameters: Iterable[tuple[str, nn.Parameter]], mpu: ModelParallelUnit) -> list[str]:
+    """Names of replicated parameters whose copies on tensor-parallel ranks are not equal to the bit.
+
+    Args:
+        parameters: this rank's, by canonical name; every rank of the group must call.
+        mpu: where this rank sits.
+    """
     different = []
-    for name, parameter in engine.named_parameters():
+    for name, parameter in parameters:
         if shard_spec(parameter).dim is None and mpu.tp_size > 1:
-            copies = [torch.empty_like(parameter.data) for _ in range(mpu.tp_size)]
-            dist.all_gather(copies, parameter.data.contiguous(), group=mpu.tp_group)
+            partitioned = [parameter] if hasattr(parameter, "ds_id") else []
+            with deepspeed.zero.GatheredParameters(partitioned):
+                copies = [torch.empty_like(parameter.data) for _ in range(mpu.tp_size)]
+                dist.all_gather(copies, parameter.data.contiguous(), group=mpu.tp_group)
             if not all(torch.equal(copy, copies[0]) for copy in copies):
                 different.append(name)
     return different

@@ -34,6 +34,12 @@ class ZeroTrainEngine(DeepSpeedEngineBase):
         assert isinstance(model, SequentialModel)
         return model.named_parameters()
 
+    def stages(self) -> list[range]:
+        """All layers, in the one stage that there is."""
+        model = self.deepspeed_engine.module
+        assert isinstance(model, SequentialModel)
+        return [range(model.num_layers)]
+
     def _run_step(self, batches: Sequence[Batch]) -> Tensor:
         engine = self.deepspeed_engine
         engine.train()

@@ -5,14 +5,20 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.models.attention import AttentionScheme
 from megatron_ds.models.documents import (
     DocumentEmbedding,
+    DocumentEmbeddingDropout,
     DocumentFinalLayerNorm,
+    DocumentFinalRMSNorm,
+    DocumentLayerNorm,
     DocumentPositionEmbedding,
+    DocumentRMSNorm,
     DocumentTransformerLayer,
 )
 from megatron_ds.models.layer_def import Activations, LayerDef
-from megatron_ds.models.transformer import ParallelTransformerLayer, PositionEmbedding
+from megatron_ds.models.norms import LayerNorm, RMSNorm, norm_class
+from megatron_ds.models.transformer import EmbeddingDropout, ParallelTransformerLayer, PositionEmbedding
 from megatron_ds.mpu import ModelParallelUnit, VocabParallelEmbedding, vocab_parallel_cross_entropy
 
 
@@ -36,17 +42,19 @@ def gpt_layers(
     *,
     reset_position_ids: bool = False,
     reset_attention_mask: bool = False,
+    attention_backend: str = "auto",
 ) -> list[LayerDef]:
     """The layers of a GPT, from tokens ``[B, S]`` to logits ``[S, B, V/tp]``.
 
-    With one of the switches on, the first layer takes tokens and document ids (``[B, S]`` each) instead. The weights
-    and their names are the same.
+    With one of the switches on, the first layer takes tokens and document ids (``[B, S]`` each) instead; a prefix-LM
+    tokens and ids that are 0 in the prefix and 1 after it. The weights and their names are the same.
 
     Args:
         config: the architecture, with its vocabulary size known.
         mpu: where this rank sits.
         reset_position_ids: positions count from 0 in each document.
         reset_attention_mask: tokens attend to their own document only.
+        attention_backend: ``--attention-backend``.
     """
     assert config.vocab_size is not None, "the vocabulary size is resolved before a model is built"
     vocab_size, padded_vocab_size = config.vocab_size, config.padded_vocab_size(mpu.tp_size)
@@ -55,9 +63,16 @@ def gpt_layers(
         return module_type(vocab_size, padded_vocab_size, config.hidden_size, mpu, init_std=config.init_method_std)
 
     # A layer's `module_type` stays the plain class: how a pipeline deals layers to stages does not depend on a switch.
-    embedding = DocumentEmbedding if reset_position_ids or reset_attention_mask else VocabParallelEmbedding
-    block = DocumentTransformerLayer if reset_attention_mask else ParallelTransformerLayer
-    norm = DocumentFinalLayerNorm if reset_attention_mask else nn.LayerNorm
+    has_documents = reset_position_ids or reset_attention_mask or config.prefix_lm
+    scheme = AttentionScheme(
+        config,
+        mpu,
+        reset_position_ids=reset_position_ids,
+        reset_attention_mask=reset_attention_mask,
+        backend=attention_backend,
+    )
+    embedding = DocumentEmbedding if has_documents else VocabParallelEmbedding
+    block = DocumentTransformerLayer if scheme.reads_documents else ParallelTransformerLayer
     if config.untie_embeddings_and_output_weights:
         head = LayerDef("lm_head", LanguageModelHead, lambda: vocabulary(LanguageModelHead))
     else:
@@ -70,24 +85,48 @@ def gpt_layers(
         )
     return [
         LayerDef("word_embeddings", VocabParallelEmbedding, lambda: vocabulary(embedding)),
-        LayerDef(
-            "position_embeddings",
-            PositionEmbedding,
-            lambda: _positions(config, reset_position_ids, reset_attention_mask),
-        ),
+        *([_embed_layernorm(config, mpu, has_documents)] if config.embed_layernorm else []),
+        _positions(config, mpu, scheme, reset_position_ids) if has_documents else _plain_positions(config, mpu),
         *(
-            LayerDef(f"layers.{index}", ParallelTransformerLayer, lambda: block(config, mpu), recompute=True)
+            LayerDef(f"layers.{index}", ParallelTransformerLayer, lambda: block(config, mpu, scheme), recompute=True)
             for index in range(config.num_layers)
         ),
-        LayerDef("final_layernorm", nn.LayerNorm, lambda: norm(config.hidden_size, eps=config.layernorm_epsilon)),
+        _final_layernorm(config, mpu, scheme.reads_documents),
         head,
     ]
 
 
-def _positions(config: ModelConfig, reset_position_ids: bool, reset_attention_mask: bool) -> PositionEmbedding:
-    if not (reset_position_ids or reset_attention_mask):
-        return PositionEmbedding(config)
-    return DocumentPositionEmbedding(config, restart=reset_position_ids, pass_on=reset_attention_mask)
+def _plain_positions(config: ModelConfig, mpu: ModelParallelUnit) -> LayerDef:
+    if config.has_learned_positions:
+        return LayerDef("position_embeddings", PositionEmbedding, lambda: PositionEmbedding(config, mpu))
+    return LayerDef("embedding_dropout", EmbeddingDropout, lambda: EmbeddingDropout(config, mpu))
+
+
+def _positions(
+    config: ModelConfig, mpu: ModelParallelUnit, scheme: AttentionScheme, reset_position_ids: bool
+) -> LayerDef:
+    pass_on = scheme.reads_documents
+    if config.has_learned_positions:
+        return LayerDef(
+            "position_embeddings",
+            PositionEmbedding,
+            lambda: DocumentPositionEmbedding(config, mpu, restart=reset_position_ids, pass_on=pass_on),
+        )
+    return LayerDef(
+        "embedding_dropout", EmbeddingDropout, lambda: DocumentEmbeddingDropout(config, mpu, pass_on=pass_on)
+    )
+
+
+def _embed_layernorm(config: ModelConfig, mpu: ModelParallelUnit, has_documents: bool) -> LayerDef:
+    plain = norm_class(config)
+    norm = {LayerNorm: DocumentLayerNorm, RMSNorm: DocumentRMSNorm}[plain] if has_documents else plain
+    return LayerDef("embed_layernorm", plain, lambda: norm(config, config.hidden_size, mpu))
+
+
+def _final_layernorm(config: ModelConfig, mpu: ModelParallelUnit, gets_documents: bool) -> LayerDef:
+    plain = norm_class(config)
+    norm = {LayerNorm: DocumentFinalLayerNorm, RMSNorm: DocumentFinalRMSNorm}[plain] if gets_documents else plain
+    return LayerDef("final_layernorm", plain, lambda: norm(config, config.hidden_size, mpu))
 
 
 class GptLoss:

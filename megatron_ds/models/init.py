@@ -26,6 +26,8 @@ def initialize_weights(
 ) -> None:
     """Fills parameters that ask for it (`init_std`) with normal numbers, or zeros where it is 0.
 
+    The rows of values in a fused projection may ask for a factor of their own (`init_value_gain`).
+
     Parameters without that mark, such as those of layer norms, keep the values that their module gave them.
 
     Args:
@@ -46,4 +48,6 @@ def initialize_weights(
             generator = torch.Generator(parameter.device).manual_seed(derive_seed("weights", seed, name))
             full = torch.empty(spec.full_shape, device=parameter.device, dtype=torch.float32)
             full.normal_(0.0, std, generator=generator)
+            if (gain := getattr(parameter, "init_value_gain", 1.0)) != 1.0:
+                spec.value_rows(full).mul_(gain)
             parameter.copy_(spec.shard(full, mpu.tp_rank, mpu.tp_size))

@@ -8,6 +8,8 @@ from torch import nn
 
 from megatron_ds.models.layer_def import Activations, LayerDef
 
+Step = Callable[[Activations], Activations]
+
 
 def _attach(root: nn.Module, name: str, module: nn.Module) -> None:
     """Registers `module` under a dotted name, so that its parameters carry their canonical names."""
@@ -22,24 +24,30 @@ def _attach(root: nn.Module, name: str, module: nn.Module) -> None:
 class SequentialModel(nn.Module):
     """The whole model in one module, for a pipeline size of one.
 
-    ``named_parameters()`` gives the canonical names.
+    ``named_parameters()`` gives the canonical names; `num_layers` is the length of the definition.
 
     Args:
         layers: the model's definition.
         build: makes a layer's module; `LayerDef.build` by default.
+        join: puts layers that are run again in the backward pass together to one step each; see `with_recomputation`.
     """
 
     def __init__(
-        self, layers: Sequence[LayerDef], build: Callable[[LayerDef], nn.Module] = lambda layer: layer.build()
+        self,
+        layers: Sequence[LayerDef],
+        build: Callable[[LayerDef], nn.Module] = lambda layer: layer.build(),
+        join: Callable[[Sequence[Step]], Sequence[Step]] = lambda steps: steps,
     ) -> None:
         super().__init__()
         modules: dict[str, nn.Module] = {}
-        self._steps: list[Callable[[Activations], Activations]] = []
+        steps: list[Step] = []
         for layer in layers:
             if layer.tied_to is None:
                 modules[layer.name] = build(layer)
                 _attach(self, layer.name, modules[layer.name])
-            self._steps.append(_step(layer, modules[layer.tied_to or layer.name]))
+            steps.append(_step(layer, modules[layer.tied_to or layer.name]))
+        self.num_layers = len(steps)
+        self._steps = join(steps)
 
     def forward(self, inputs: Activations) -> Activations:
         """Runs all layers, from tokens ``[B, S]`` to what the last one returns."""
@@ -48,7 +56,7 @@ class SequentialModel(nn.Module):
         return inputs
 
 
-def _step(layer: LayerDef, module: nn.Module) -> Callable[[Activations], Activations]:
+def _step(layer: LayerDef, module: nn.Module) -> Step:
     forward = layer.forward
     if forward is None:
         return module

@@ -5,8 +5,11 @@ from megatron_ds.mpu.layers import ColumnParallelLinear, RowParallelLinear, Voca
 from megatron_ds.mpu.mappings import (
     copy_to_tensor_parallel,
     gather_from_tensor_parallel,
+    gather_sequence,
     reduce_from_tensor_parallel,
+    reduce_scatter_sequence,
     scatter_to_tensor_parallel,
+    shared_weight,
 )
 from megatron_ds.mpu.random import TensorParallelRng, derive_seed
 from megatron_ds.mpu.shard_spec import ShardSpec, set_shard_spec, shard_spec
@@ -25,9 +28,12 @@ __all__ = [
     "copy_to_tensor_parallel",
     "derive_seed",
     "gather_from_tensor_parallel",
+    "gather_sequence",
     "reduce_from_tensor_parallel",
+    "reduce_scatter_sequence",
     "scatter_to_tensor_parallel",
     "set_shard_spec",
     "shard_spec",
+    "shared_weight",
     "vocab_parallel_cross_entropy",
 ]

@@ -2,19 +2,25 @@
 
 Weights are allocated without values: `megatron_ds.models.init` fills them by their canonical names, so that they do
 not depend on the layout. The standard deviation that a weight asks for is written on it as `init_std`.
+
+With sequence parallelism, inputs of column-parallel layers and outputs of row-parallel ones and of the embedding hold
+this rank's slice of the sequence: S below is then S/tp on that side.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megatron_ds.mpu.mappings import (
-    copy_to_tensor_parallel,
+    enter_split_layers,
     gather_from_tensor_parallel,
-    reduce_from_tensor_parallel,
+    leave_split_layers,
     scatter_to_tensor_parallel,
+    shared_weight,
 )
 from megatron_ds.mpu.shard_spec import ShardKind, ShardSpec, set_shard_spec
 from megatron_ds.mpu.unit import ModelParallelUnit
@@ -38,7 +44,10 @@ class ColumnParallelLinear(nn.Module):
         init_std: standard deviation of the initial weights.
         bias: adds a bias, cut as the outputs.
         gather_output: returns the whole output on every rank instead of this rank's slice.
-        kind: what the rows mean; ``qkv_groups`` for a fused query-key-value projection.
+        kind: what the rows mean: ``gated_pair`` for the two matrices of a gated MLP, ``qkv_groups`` for queries, keys
+            and values. See `ShardSpec`.
+        groups: qkv_groups: heads of keys and values.
+        head_rows: qkv_groups: rows of one head.
     """
 
     def __init__(
@@ -51,16 +60,19 @@ class ColumnParallelLinear(nn.Module):
         bias: bool = True,
         gather_output: bool = False,
         kind: ShardKind = "column",
+        groups: int | None = None,
+        head_rows: int | None = None,
     ) -> None:
         super().__init__()
         self.mpu = mpu
         self.gather_output = gather_output
-        self.weight = _parameter(ShardSpec(kind, (output_size, input_size), 0), mpu.tp_size, init_std)
-        self.bias = _parameter(ShardSpec(kind, (output_size,), 0), mpu.tp_size, 0.0) if bias else None
+        spec = ShardSpec(kind, (output_size, input_size), 0, groups=groups, head_rows=head_rows)
+        self.weight = _parameter(spec, mpu.tp_size, init_std)
+        self.bias = _parameter(replace(spec, full_shape=(output_size,)), mpu.tp_size, 0.0) if bias else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[..., input_size] -> [..., output_size/tp]``, or ``[..., output_size]`` with `gather_output`."""
-        output = F.linear(copy_to_tensor_parallel(hidden, self.mpu), self.weight, self.bias)
+        output = F.linear(enter_split_layers(hidden, self.mpu), self.weight, self.bias)
         return gather_from_tensor_parallel(output, self.mpu) if self.gather_output else output
 
 
@@ -97,8 +109,8 @@ class RowParallelLinear(nn.Module):
         if not self.input_is_parallel:
             hidden = scatter_to_tensor_parallel(hidden, self.mpu)
         # Each rank holds a partial sum over its slice of the input; the bias must be added once, after the sum.
-        output = reduce_from_tensor_parallel(F.linear(hidden, self.weight), self.mpu)
-        return output if self.bias is None else output + self.bias
+        output = leave_split_layers(F.linear(hidden, self.weight), self.mpu)
+        return output if self.bias is None else output + shared_weight(self.bias, self.mpu)
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -132,8 +144,8 @@ class VocabParallelEmbedding(nn.Module):
         embeddings = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
         # Exactly one rank has each token's row; the others contribute zeros to the sum.
         embeddings = embeddings.masked_fill(elsewhere.unsqueeze(-1), 0.0)
-        return reduce_from_tensor_parallel(embeddings, self.mpu)
+        return leave_split_layers(embeddings, self.mpu)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """This rank's slice of the scores of all tokens: ``[S, B, H] -> [S, B, V/tp]``."""
-        return F.linear(copy_to_tensor_parallel(hidden, self.mpu), self.weight)
+        return F.linear(enter_split_layers(hidden, self.mpu), self.weight)

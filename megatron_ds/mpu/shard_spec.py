@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-ShardKind = Literal["replicated", "column", "row", "vocab", "qkv_groups"]
+ShardKind = Literal["replicated", "column", "row", "vocab", "qkv_groups", "gated_pair"]
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,25 @@ class ShardSpec:
 
     Attributes:
         kind: ``replicated`` (equal on all ranks), ``column`` and ``row`` (a linear layer's outputs or inputs, in
-            equal contiguous slices), ``qkv_groups`` (as column; rows are ordered head by head, each head's query,
-            key and value together, so that contiguous slices hold whole heads) or ``vocab`` (rows of a padded
+            equal contiguous slices), ``qkv_groups`` (rows of queries, keys and values, ordered group by group: the
+            queries of a group's heads, then its key, then its value), ``gated_pair`` (rows of two matrices, first
+            all of the gate, then all of the value; each is cut as column) or ``vocab`` (rows of a padded
             vocabulary).
         full_shape: shape of the whole parameter, without vocabulary padding.
         dim: the dimension that is cut; None when replicated.
         padded_rows: vocab: the number of rows with padding, which depends on the tensor-parallel size.
+        groups: qkv_groups: how many groups there are, as many as heads of keys and values. A rank holds whole groups
+            one after the other. Where there are more ranks than groups, the ranks that share a group hold each their
+            slice of its queries, then their slice of its key, then of its value.
+        head_rows: qkv_groups: rows of one head.
     """
 
     kind: ShardKind
     full_shape: tuple[int, ...]
     dim: int | None = None
     padded_rows: int | None = None
+    groups: int | None = None
+    head_rows: int | None = None
 
     def local_shape(self, tp_size: int) -> tuple[int, ...]:
         """Shape of one rank's shard."""
@@ -54,6 +61,12 @@ class ShardSpec:
         assert tuple(full.shape) == self.full_shape, (full.shape, self.full_shape)
         if self.dim is None:
             return full
+        if self.kind == "gated_pair":
+            return torch.cat([half.chunk(tp_size)[tp_rank] for half in full.chunk(2)])
+        if self.groups is not None and self.groups < tp_size:
+            sharing = tp_size // self.groups
+            group = full.chunk(self.groups)[tp_rank // sharing]
+            return torch.cat([part.chunk(sharing)[tp_rank % sharing] for part in self._parts(group, 1)])
         if self.padded_rows is not None:
             padding = full.new_zeros(self.padded_rows - full.shape[0], *full.shape[1:])
             full = torch.cat((full, padding))
@@ -63,8 +76,32 @@ class ShardSpec:
         """Puts the shards of all ranks, in rank order, together again, without vocabulary padding."""
         if self.dim is None:
             return shards[0]
+        if self.kind == "gated_pair":
+            return torch.cat([half for halves in zip(*(s.chunk(2) for s in shards), strict=True) for half in halves])
+        if self.groups is not None and self.groups < len(shards):
+            sharing = len(shards) // self.groups
+            starts = range(0, len(shards), sharing)
+            return torch.cat([self._join_group(shards[start : start + sharing]) for start in starts])
         full = torch.cat(tuple(shards), self.dim)
         return full[: self.full_shape[0]] if self.padded_rows is not None else full
+
+    def _parts(self, group: Tensor, sharing: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, key and value of one group, of which `group` holds one of `sharing` equal slices."""
+        assert self.head_rows is not None
+        head_rows = self.head_rows // sharing
+        query, key, value = torch.split(group, [len(group) - 2 * head_rows, head_rows, head_rows])
+        return query, key, value
+
+    def _join_group(self, slices: Sequence[Tensor]) -> Tensor:
+        """One group from the slices of the ranks that share it."""
+        parts = zip(*(self._parts(piece, len(slices)) for piece in slices), strict=True)
+        return torch.cat([piece for pieces in parts for piece in pieces])
+
+    def value_rows(self, full: Tensor) -> Tensor:
+        """A view ``[groups, head_rows, ...]`` of the rows of values in a whole ``qkv_groups`` parameter."""
+        assert self.groups is not None
+        assert self.head_rows is not None
+        return full.view(self.groups, -1, *full.shape[1:])[:, -self.head_rows :]
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""

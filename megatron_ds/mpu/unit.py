@@ -30,6 +30,7 @@ class ModelParallelUnit:
         pp_group: the stages of this rank's pipeline.
         dp_group: the ranks that hold the same weights.
         model_parallel_group: the ranks that hold one copy of the model between them (TP x PP).
+        sequence_parallel: between split layers, the ranks of `tp_group` have a slice of the sequence each.
         rng: the stream of random numbers that differs over `tp_group`.
     """
 
@@ -40,6 +41,7 @@ class ModelParallelUnit:
     pp_group: Group | None = None
     dp_group: Group | None = None
     model_parallel_group: Group | None = None
+    sequence_parallel: bool = False
     rng: TensorParallelRng = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -48,7 +50,13 @@ class ModelParallelUnit:
 
     @classmethod
     def create(
-        cls, tp_size: int, pp_size: int, device: torch.device, timeout: timedelta = timedelta(minutes=10)
+        cls,
+        tp_size: int,
+        pp_size: int,
+        device: torch.device,
+        timeout: timedelta = timedelta(minutes=10),
+        *,
+        sequence_parallel: bool = False,
     ) -> ModelParallelUnit:
         """Makes all groups. Every rank must call this, after ``init_process_group``.
 
@@ -57,6 +65,7 @@ class ModelParallelUnit:
             pp_size: pipeline stages; the rest of the ranks is data-parallel.
             device: the device this rank computes on.
             timeout: how long a collective of these groups may wait.
+            sequence_parallel: see the class; without effect on a tensor-parallel size of 1.
         """
         world_size, rank = dist.get_world_size(), dist.get_rank()
         assert world_size % (tp_size * pp_size) == 0, "the configuration was checked before launch"
@@ -71,7 +80,8 @@ class ModelParallelUnit:
             assert own is not None, "each rank is in exactly one group of a kind"
             return own
 
-        return cls(topology, rank, device, mine("model"), mine("pipe"), mine("data"), mine("pipe", "model"))
+        groups = mine("model"), mine("pipe"), mine("data"), mine("pipe", "model")
+        return cls(topology, rank, device, *groups, sequence_parallel=sequence_parallel and tp_size > 1)
 
     @classmethod
     def offline(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
 
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data.batch import Batch
 from megatron_ds.data.boundaries import DocumentBoundaries
 from megatron_ds.data.loader import global_batches
 from megatron_ds.data.samples import SampleDataset
-from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.mpu import ModelParallelUnit, derive_seed
 
 
 def rank_batches(
@@ -18,12 +21,12 @@ def rank_batches(
     """For each global batch from `consumed_samples` on, this rank's micro-batches.
 
     Args:
-        run: the sizes of batches, and what the end of a document changes.
+        run: the sizes of batches, what the end of a document changes, and whether samples have prefixes.
         dataset: the samples.
         mpu: where this rank sits.
         consumed_samples: samples that all ranks together have used before.
     """
-    return global_batches(
+    steps = global_batches(
         dataset,
         consumed_samples=consumed_samples,
         micro_batch_size=run.training.micro_batch_size,
@@ -34,3 +37,38 @@ def rank_batches(
         vocab_size=run.model.vocab_size,
         boundaries=DocumentBoundaries.of(run.data),
     )
+    if not run.model.prefix_lm:
+        return steps
+    return _with_prefixes(run, steps, mpu, consumed_samples)
+
+
+def _with_prefixes(
+    run: RunConfig, steps: Iterator[list[Batch]], mpu: ModelParallelUnit, consumed_samples: int
+) -> Iterator[list[Batch]]:
+    size, seed = run.training.micro_batch_size, run.training.seed
+    for step, micro_batches in enumerate(steps):
+        first = consumed_samples + step * run.global_batch_size
+        starts = (first + (number * mpu.dp_size + mpu.dp_rank) * size for number in range(len(micro_batches)))
+        yield [
+            with_prefixes(batch, range(start, start + size), seed)
+            for batch, start in zip(micro_batches, starts, strict=True)
+        ]
+
+
+def with_prefixes(batch: Batch, samples: Sequence[int], seed: int) -> Batch:
+    """A batch for a prefix-LM.
+
+    Sample number n has a prefix of P tokens, 0 <= P < S, which (seed, n) determines alone. Its tokens get document id
+    0 and the others 1. Labels that are in the prefix don't count: all tokens of the prefix see them.
+
+    Args:
+        batch: samples of S tokens.
+        samples: their numbers, counted over the run's samples.
+        seed: the run's seed.
+    """
+    length = batch.tokens.shape[1]
+    lengths = torch.tensor([derive_seed("prefix", seed, sample) % length for sample in samples]).unsqueeze(1)
+    places = torch.arange(length)
+    # The label of place i is the token of place i + 1.
+    counts = places + 1 >= lengths
+    return replace(batch, loss_mask=batch.loss_mask * counts, document_ids=(places >= lengths).to(torch.int32))

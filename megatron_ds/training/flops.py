@@ -14,20 +14,22 @@ _FORWARD_AND_BACKWARD = 3
 def model_flops_per_step(model: ModelConfig, batch_size: int, vocab_size: int) -> int:
     """Floating-point operations that one training step of the model needs, however it is run.
 
-    With B samples of s tokens, l layers, width h, MLP width f and V token ids::
+    With B samples of s tokens, l layers, width h, n heads and g heads of keys and values of width d, MLP width f, m
+    matrices in the MLP (3 when it is gated, else 2) and V token ids::
 
-        B * s * (l * (24*h*h + 12*h*f + 12*s*h) + 6*h*V)
+        B * s * (l * (12*h*d*(n + g) + 6*m*h*f + 12*c*n*d) + 6*h*V)
 
-    which for f = 4h is ``72*B*s*l*h^2 * (1 + s/(6h) + V/(12lh))``.
+    where c is s, or the size of a sliding window if that is less. For n = g, n*d = h, m = 2, c = s and f = 4h it is
+    ``72*B*s*l*h^2 * (1 + s/(6h) + V/(12lh))``.
 
     Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM"
     (arXiv 2104.04473), appendix. The paper prints the formula with recomputation, equation 3: 96 instead of 72 and
     16 instead of 12, see `hardware_flops_per_step`. A multiply-add counts as two operations.
 
-    Counted: the four matrix products of attention and the two of the MLP in each layer, the two products of the
-    attention scores (all s x s pairs, although a causal mask needs half of them), and the logits.
-    Left out: the embedding look-up, norms, softmax, GELU, dropout, biases, the loss, the optimizer, and
-    recomputation.
+    Counted: the matrix products of attention and of the MLP in each layer, the two products of the attention scores
+    (all s x c pairs, although a causal mask needs fewer), and the logits.
+    Left out: the embedding look-up, rotary embeddings, norms, softmax, activations, dropout, biases, the loss, the
+    optimizer, and recomputation.
 
     Args:
         model: the architecture; its `seq_length` is s.
@@ -62,10 +64,11 @@ def hardware_flops_per_step(
 
 def _forward_of_layers(model: ModelConfig) -> int:
     """Forward operations of all transformer layers for one token."""
-    hidden, ffn = model.hidden_size, model.ffn_size
-    projections = 2 * 4 * hidden * hidden  # query, key, value and the output
-    mlp = 2 * 2 * hidden * ffn
-    scores = 2 * 2 * model.seq_length * hidden  # query x key, and probabilities x value
+    hidden, heads = model.hidden_size, model.num_attention_heads
+    projections = 2 * 2 * hidden * model.head_size * (heads + model.num_kv_heads)  # query and output, key and value
+    mlp = 2 * (3 if model.is_gated else 2) * hidden * model.ffn_size
+    context = min(model.seq_length, model.window_size or model.seq_length)
+    scores = 2 * 2 * context * heads * model.head_size  # query x key, and probabilities x value
     return model.num_layers * (projections + mlp + scores)
 
 

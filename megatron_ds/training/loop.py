@@ -9,6 +9,7 @@ from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets
 from megatron_ds.data.samples import SampleDataset
 from megatron_ds.engine.base import TrainEngine
+from megatron_ds.errors import Problem, TrainingError
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
 from megatron_ds.training.evaluation import mean_loss
@@ -51,6 +52,9 @@ def train(
         result = engine.train_step(next(batches))
         reporter.step(engine.progress, result)
 
+        # Before a checkpoint that would keep the difference.
+        if training.check_tp_replicas_interval is not None and due(training.check_tp_replicas_interval):
+            require_equal_replicas(engine)
         if due(training.eval_interval):
             evaluate("valid", datasets.valid)
         if checkpoint.save is not None and due(checkpoint.save_interval):
@@ -58,3 +62,20 @@ def train(
             reporter.restart_clock()
     if engine.progress.step > first_step:
         evaluate("test", datasets.test)
+
+
+def require_equal_replicas(engine: TrainEngine) -> None:
+    """Ends the run where tensor-parallel ranks have come to hold different copies of a parameter.
+
+    Raises:
+        TrainingError: on the ranks that hold them.
+    """
+    different = engine.differing_replicas()
+    if different:
+        raise TrainingError(
+            Problem(
+                f"step {engine.progress.step}: copies of {len(different)} parameters differ between tensor-parallel "
+                f"ranks: {', '.join(different[:5])}{' …' if len(different) > 5 else ''}",
+                advice="go on from an older checkpoint; a rank that computes other numbers points to its hardware",
+            )
+        )

@@ -9,18 +9,21 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
-from megatron_ds.models import GptLoss, gpt_layers, whole_model_specs
+from megatron_ds.models import AttentionScheme, GptLoss, Recompute, check_kernel, gpt_layers, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
 from megatron_ds.training.reporter import Reporter
 from megatron_ds.training.saving import CheckpointSaver
+from megatron_ds.training.stage_table import stage_table
 from megatron_ds.training.starts import Start, note_start
 from megatron_ds.utils.logging import logger
 
@@ -43,6 +46,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         parallel.pipeline_model_parallel_size,
         joined.device,
         timedelta(minutes=parallel.distributed_timeout_minutes),
+        sequence_parallel=parallel.sequence_parallel,
     )
     datasets = _datasets(run, joined)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
@@ -51,6 +55,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         run.model,
         reset_position_ids=run.data.reset_position_ids,
         reset_attention_mask=run.data.reset_attention_mask,
+        attention_backend=run.training.attention_backend,
     )
     engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
     if found is not None:
@@ -58,7 +63,11 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         _note_options(resolved, Path(run.checkpoint.save), engine.progress)
     specs = whole_model_specs(layers, mpu.topology)
-    _say_what_runs(resolved, specs, engine, found)
+    _say_what_runs(resolved, specs, engine, mpu, found)
+    logger.info("attention: %s", _attention_kernel(run, mpu))
+    if mpu.pp_size > 1:
+        for line in stage_table(layers(ModelParallelUnit.offline(mpu.topology, device="meta")), engine.stages(), specs):
+            logger.info("%s", line)
 
     saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
     with Reporter(run, mpu.global_rank, joined.device, engine.progress) as reporter:
@@ -87,8 +96,24 @@ def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
     )
 
 
+def _attention_kernel(run: RunConfig, mpu: ModelParallelUnit) -> str:
+    scheme = AttentionScheme(
+        run.model,
+        mpu,
+        reset_attention_mask=run.data.reset_attention_mask,
+        backend=run.training.attention_backend,
+    )
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.training.precision]
+    like = torch.empty(run.training.micro_batch_size, dtype=dtype, device=mpu.device)
+    return check_kernel(run.model, mpu, scheme, like)
+
+
 def _say_what_runs(
-    resolved: ResolvedRun, specs: Mapping[str, ShardSpec], engine: TrainEngine, found: FoundCheckpoint | None
+    resolved: ResolvedRun,
+    specs: Mapping[str, ShardSpec],
+    engine: TrainEngine,
+    mpu: ModelParallelUnit,
+    found: FoundCheckpoint | None,
 ) -> None:
     """The start-up message: what is in force, in a few lines."""
     run = resolved.run
@@ -100,7 +125,8 @@ def _say_what_runs(
         model.vocab_size,
         model.padded_vocab_size(run.parallel.tensor_model_parallel_size),
     )
-    logger.info("layout: %s on %d processes", Layout.of(run), run.world_size)
+    sequence = ", sequence-parallel" if mpu.sequence_parallel else ""
+    logger.info("layout: %s%s on %d processes", Layout.of(run), sequence, run.world_size)
     logger.info(
         "batch: %d micro x %d accumulated x %d data-parallel = %d samples of %d tokens",
         run.training.micro_batch_size,
@@ -110,6 +136,8 @@ def _say_what_runs(
         run.model.seq_length,
     )
     logger.info("%s", ", ".join(f"{key} {value}" for key, value in engine.facts().items()))
+    if run.training.recompute is not None:
+        logger.info("recomputed in the backward pass: %s", Recompute.of(run.training))
     logger.info("gradient clipping: %s (from %s)", clip or "off", resolved.origins["optimizer.clip_grad"])
     if found is not None:
         progress = engine.progress

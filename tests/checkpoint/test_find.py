@@ -89,6 +89,15 @@ def test_load_at_another_layout_is_refused_with_both_layouts(tmp_path):
     assert "TP2 x PP1 x DP1, ZeRO-0, fp32" in problems[0].message
 
 
+@pytest.mark.parametrize(("pp_size", "number"), [(2, 1), (1, 0)])
+def test_load_with_layers_dealt_otherwise_is_refused_with_the_way_they_were(tmp_path, pp_size, number):
+    stages = ["--num-layers", "4", "--pipeline-model-parallel-size", str(pp_size)]
+    _save(tmp_path, _run(*stages, world_size=pp_size))
+    run = _run("--load", str(tmp_path), *stages, "--pp-partition-method", "uniform", world_size=pp_size)
+    _, problems = checkpoint_problems(run, {"parallel.pp_partition_method": "--pp-partition-method"})
+    assert [problem.advice for problem in problems] == ["give --pp-partition-method type:transformer"] * number
+
+
 def test_load_of_another_model_is_refused_with_the_options_that_differ(tmp_path):
     _save(tmp_path, _run())
     _, problems = checkpoint_problems(
@@ -151,6 +160,46 @@ def test_load_with_the_derived_ffn_size_spelt_out_goes_on(tmp_path):
     assert problems == []
     _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--ffn-hidden-size", "64"), {})
     assert "ffn_hidden_size" in problems[0].message
+
+
+def test_load_with_derived_model_options_spelt_out_goes_on(tmp_path):
+    _save(tmp_path, _run("--swiglu"))
+    flags = ("--swiglu", "--ffn-hidden-size", "64", "--kv-channels", "8", "--num-query-groups", "4")
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), *flags), {})
+    assert problems == []
+
+
+def test_load_with_another_block_is_refused_with_the_options_that_differ(tmp_path):
+    _save(tmp_path, _run("--parallel-residual"))
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--position-embedding-type", "rope"), {})
+    for name in ("residual_connection", "position_embedding_type", "max_position_embeddings"):
+        assert name in problems[0].message
+
+
+def test_load_of_a_checkpoint_from_before_an_option_has_its_default(tmp_path):
+    run = _run()
+    old = {name: getattr(run.model, name) for name in ("num_layers", "hidden_size", "num_attention_heads")}
+    old |= {"seq_length": 16, "ffn_hidden_size": None, "max_position_embeddings": None, "vocab_size": 61}
+    _save(tmp_path, run)
+    _change_manifest(tmp_path, model=old)
+    assert checkpoint_problems(_run("--load", str(tmp_path)), {})[1] == []
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path), "--qk-layernorm"), {})
+    assert "qk_layernorm" in problems[0].message
+
+
+def test_load_of_a_manifest_with_an_unknown_model_option_is_refused(tmp_path):
+    run = _run()
+    _save(tmp_path, run)
+    _change_manifest(tmp_path, model={**run.model.model_dump(), "spirals": 3})
+    _, problems = checkpoint_problems(_run("--load", str(tmp_path)), {})
+    assert "describes no model that this version knows" in problems[0].message
+    assert "spirals" in problems[0].message
+
+
+def test_load_of_a_model_without_learned_positions_goes_on_with_another_length(tmp_path):
+    _save(tmp_path, _run("--position-embedding-type", "rope"))
+    flags = ("--position-embedding-type", "rope", "--seq-length", "32")
+    assert checkpoint_problems(_run("--load", str(tmp_path), *flags), {})[1] == []
 
 
 def test_options_that_changed_since_the_checkpoint_are_told(tmp_path):
@@ -217,3 +266,16 @@ def test_resume_with_other_batches_more_steps_or_moved_data_goes_on(tmp_path):
     saved = _run("--data-path", "3", prefix)
     now = _run("--data-path", "7", moved, "--global-batch-size", "8", "--train-iters", "99", "--eval-iters", "1")
     assert _order_problems(tmp_path / "run", saved, now) == []
+
+
+def test_resume_on_data_that_was_written_anew_with_the_same_numbers_is_refused(tmp_path):
+    documents = [list(range(start, start + 10 + start % 7)) for start in range(40)]
+    prefix = write_documents(tmp_path / "a", documents)
+    (tmp_path / "new").mkdir()
+    anew = write_documents(tmp_path / "new" / "a", documents[::-1])
+    saved = _run("--data-path", prefix)
+    for lengths_too in (True, False):
+        if not lengths_too:
+            write_documents(tmp_path / "new" / "a", [[0] * len(each) for each in documents])
+        (problem,) = _order_problems(tmp_path / f"run{lengths_too}", saved, _run("--data-path", anew))
+        assert "data: 100.0000% of a" in problem

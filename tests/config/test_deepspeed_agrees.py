@@ -80,7 +80,6 @@ KINDS: dict[Kind, tuple[Any, tuple[str, ...]]] = {
     kinds.COUNT: (0, ("int",)),
     kinds.POSITIVE: (5e8, ("int",)),
     kinds.LEVELS: (-1, ("int",)),
-    kinds.SHARE: (1, ("float",)),
     kinds.FACTOR: (2, ("float",)),
     kinds.TEXT: ("none", ("str", "Path", "Enum")),
     kinds.NAMES: (["all_reduce"], ("list",)),

@@ -28,6 +28,12 @@ def with_json(tmp_path, content: dict[str, Any], *extra: str, **changes: str | N
         ({"optimizer": {"params": {"eps": 1e-6, "torch_adam": True}}}, {}, "optimizer.adam_eps", 1e-6),
         ({"optimizer": {"params": {"weight_decay": 0}}}, {}, "optimizer.weight_decay", 0.0),
         ({"fp16": {"enabled": False, "initial_scale_power": 10}}, {}, "training.initial_loss_scale", 1024.0),
+        (
+            {"activation_checkpointing": {"partition_activations": False}},
+            {},
+            "training.distribute_saved_activations",
+            False,
+        ),
         ({"fp16": {"loss_scale_window": 7, "hysteresis": 3}}, {}, "training.hysteresis", 3),
         ({"scheduler": {"type": "WarmupLR"}}, {}, "optimizer.lr_decay_style", "constant"),
         (
@@ -76,6 +82,18 @@ def test_deepspeed_key_and_flag_that_differ_name_both_places(tmp_path, content, 
     assert "is given twice" in text
     assert f"from {flag[0]}" in text
     assert "ds.json: " in text and key in text
+
+
+def test_activation_checkpointing_block_says_how_recomputation_keeps_its_inputs(tmp_path):
+    content = {"activation_checkpointing": {"partition_activations": True, "cpu_checkpointing": True}}
+    result = resolved(with_json(tmp_path, content, "--checkpoint-activations"))
+    training = result.run.training
+    assert (training.recompute, training.distribute_saved_activations, training.checkpoint_in_cpu) == (
+        "full",
+        True,
+        True,
+    )
+    assert "activation_checkpointing" not in result.deepspeed
 
 
 def test_deepspeed_key_and_block_that_differ_are_a_contradiction(tmp_path):
@@ -203,6 +221,7 @@ def test_auto_that_nothing_fills_is_listed(tmp_path):
         ({"gradient_cliping": 1}, ["unknown key gradient_cliping", "gradient_clipping"]),
         ({"zero_optimisation": {}}, ["zero_optimisation", "zero_optimization"]),
         ({"stage": 1}, ["unknown key stage", "its place is zero_optimization.stage"]),
+        ({"megatron_ds": {"model": {"swiglu": True}}}, ["unknown key", 'in a JSON it is "activation": "swiglu"']),
         ({"num_layers": 1}, ["its place is megatron_ds.model.num_layers"]),
         ({"megatrn_ds": {}}, ["did you mean megatron_ds?"]),
         ({"zero_optimization": {"overlap_com": True}}, ["zero_optimization.overlap_com", "overlap_comm"]),
@@ -263,10 +282,14 @@ def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_pat
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        ({"activation_checkpointing": {"partition_activations": True}}, "--checkpoint-activations"),
-        ({"activation_checkpointing": {"cpu_checkpointing": True}}, "--checkpoint-activations"),
-        ({"pipeline": {"activation_checkpoint_interval": 1}}, "--checkpoint-activations"),
-        ({"pipeline": {"use_reentrant": True}}, "--checkpoint-activations"),
+        ({"activation_checkpointing": {"partition_activations": True}}, "add --recompute-granularity full"),
+        ({"activation_checkpointing": {"cpu_checkpointing": True}}, "add --recompute-granularity full"),
+        ({"activation_checkpointing": {"number_checkpoints": 4}}, "--recompute-num-layers says how many"),
+        ({"activation_checkpointing": {"contiguous_memory_optimization": True}}, "remove the key"),
+        ({"activation_checkpointing": {"synchronize_checkpoint_boundary": True}}, "remove the key"),
+        ({"activation_checkpointing": {"profile": True}}, "remove the key"),
+        ({"pipeline": {"activation_checkpoint_interval": 1}}, "--recompute-num-layers in place of the interval"),
+        ({"pipeline": {"use_reentrant": True}}, "--recompute-granularity full"),
         ({"pipeline": {"stages": 2}}, "--pipeline-model-parallel-size"),
         ({"tensor_parallel": {"autotp_size": 2}}, "--tensor-model-parallel-size"),
         ({"compile": {"deepcompile": True}}, "compile is refused"),
@@ -301,7 +324,12 @@ def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_pat
         ),
         ({"zero_optimization": {"stage3_max_live_parameters": 1.5}}, "is a whole number of at least 0, not 1.5"),
         ({"zero_optimization": {"overlap_comm": 1}}, "overlap_comm is true or false, not 1"),
-        ({"zero_optimization": {"stage": 3, "offload_optimizer": {"ratio": 2}}}, "a number from 0 to 1, not 2"),
+        (
+            {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}},
+            "stays on the GPU at the first learning rate",
+        ),
+        ({"zero_optimization": {"offload_optimizer": {"cpuadam_cores_perc": 0.5}}}, "for SuperOffload only"),
+        ({"aio": {"block_size": 1}}, "nothing is offloaded"),
         ({"bf16": {"check_grad_overflow": "no"}}, "check_grad_overflow is true or false"),
         ({"steps_per_print": "x"}, "a whole number of at least 1, not 'x'"),
         ({"steps_per_print": 0}, "a whole number of at least 1, not 0"),
@@ -315,10 +343,15 @@ def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_pat
         ({"checkpoint": {"tag_validation": "Foo"}}, "tag_validation is one of Ignore, Warn, Fail, not 'Foo'"),
         ({"wall_clock_breakdown": "x"}, "wall_clock_breakdown is true or false"),
         ({"vocabulary_size": "x"}, "vocabulary_size is a whole number"),
-        ({"aio": {"block_size": "x"}}, "aio.block_size is a whole number"),
+        (
+            {
+                "aio": {"block_size": "x"},
+                "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "x"}},
+            },
+            "aio.block_size is a whole number",
+        ),
         ({"data_types": {"keep_in_fp32_modules": 3}}, 'is "auto" or a list of names, not 3'),
         ({"zero_optimization": {"leaf_module": {"classes": 3}}}, "classes is a name or a list of names, not 3"),
-        ({"activation_checkpointing": {"number_checkpoints": "x"}}, "number_checkpoints is a whole number"),
         ({"zero_optimization": {"reduce_bucket_size": 10**400}}, "reduce_bucket_size is a whole number"),
         ({"gradient_clipping": 10**400}, "gradient_clipping is a number"),
         ({"gradient_accumulation_steps": 10**12}, "global_batch_size is a number less than or equal to 1000000000"),
@@ -338,6 +371,7 @@ def test_deepspeed_key_that_fights_with_us_is_refused_with_the_way_out(tmp_path,
     "content",
     [
         {"activation_checkpointing": {"partition_activations": False, "cpu_checkpointing": False}},
+        {"activation_checkpointing": {"number_checkpoints": None, "contiguous_memory_optimization": False}},
         {"pipeline": {"activation_checkpoint_interval": 0, "stages": "auto", "seed_layers": False}},
         {"torch_autocast": {"enabled": False}},
         {"prescale_gradients": False, "gradient_predivide_factor": 1.0, "gradient_allreduce_op": "mean"},
@@ -375,9 +409,20 @@ def test_grad_accum_dtype_of_the_user_is_honoured(tmp_path):
     [
         ({"stage": 2, "offload_param": {"device": "cpu"}}, [], 1, "offload_param needs ZeRO stage 3, not 2"),
         ({"stage": 0, "offload_optimizer": {"device": "cpu"}}, [], 1, "offload_optimizer needs ZeRO stage 1, 2 or 3"),
-        ({"stage": 3, "offload_optimizer": {"device": "nvme"}}, [], 1, "offload to disks comes later"),
-        ({"stage": 3, "offload_optimizer": {"device": "disk"}}, [], 1, "the devices are none and cpu"),
-        ({"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}, [], 1, "needs ZeRO stage 3"),
+        ({"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "x"}}, [], 1, "with wrong gradients"),
+        ({"stage": 3, "offload_param": {"device": "nvme"}}, [], 1, "offload_param to nvme doesn't say where"),
+        (
+            {"stage": 2, "offload_param": {"device": "nvme", "nvme_path": "x"}},
+            [],
+            1,
+            "to nvme needs ZeRO stage 3, not 2",
+        ),
+        ({"stage": 3, "offload_optimizer": {"device": "disk"}}, [], 1, "the devices are none, cpu"),
+        ({"stage": 3, "offload_param": {"device": "disk"}}, [], 1, "the devices are none, cpu, nvme"),
+        ({"stage": 3, "offload_optimizer": {"device": "cpu", "nvme_path": "x"}}, [], 1, "nvme_path has no effect"),
+        ({"stage": 3, "offload_optimizer": {"device": "cpu", "pipeline_read": True}}, [], 1, "pipeline_read has no"),
+        ({"stage": 3, "offload_param": {"device": "cpu", "max_in_cpu": 5}}, [], 1, "max_in_cpu has no effect"),
+        ({"offload_param": {"buffer_size": 5}}, [], 1, "no effect with the device none"),
         (
             {"stage": 1, "offload_optimizer": {"device": "cpu"}},
             ["--pipeline-model-parallel-size", "2"],
@@ -396,6 +441,30 @@ def test_offload_that_fits_is_passed_on(tmp_path, stage, param):
     if param is not None:
         zero["offload_param"] = {"device": param}
     assert resolved(with_json(tmp_path, {"zero_optimization": zero})).deepspeed["zero_optimization"] == zero
+
+
+def test_offload_to_disks_is_passed_on(tmp_path):
+    disk = {"device": "nvme", "nvme_path": "x"}
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {**disk, "max_in_cpu": 9}}
+    content = {"zero_optimization": zero, "aio": {"block_size": 4096}}
+    final = resolved(with_json(tmp_path, content)).deepspeed
+    assert {key: final[key] for key in content} == content
+
+
+def test_defaults_of_offload_to_disks_beside_the_cpu_are_fine(tmp_path):
+    optimizer = {"device": "cpu", "nvme_path": None, "buffer_count": 4, "fast_init": False, "ratio": 1.0}
+    param = {"device": "cpu", "buffer_count": 5, "buffer_size": 1e8, "max_in_cpu": 1e9}
+    content = {"zero_optimization": {"stage": 3, "offload_optimizer": optimizer, "offload_param": param}}
+    assert resolved(with_json(tmp_path, content)).deepspeed["zero_optimization"]["offload_param"] == param
+
+
+def test_sequence_parallel_stages_send_whole_slices(tmp_path):
+    flags = ("--sequence-parallel", "--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2")
+    sent = {"pipe_partitioned": False, "grad_partitioned": False}
+    assert resolved(words(*flags), 4).deepspeed["pipeline"] == sent
+    assert "pipeline" not in resolved(words(*flags[1:]), 4).deepspeed
+    argv = with_json(tmp_path, {"pipeline": {"pipe_partitioned": True}}, *flags)
+    assert "pipe_partitioned can't be with sequence_parallel" in only_problem(argv, 4)
 
 
 def test_fp16_block_carries_our_options():

@@ -26,11 +26,24 @@ from tests.config.helpers import environ, only_problem, resolved, words
         (["--model-parallel-size", "2"], "parallel.tensor_model_parallel_size", 2),
         (["--pipe-parallel-size", "2"], "parallel.pipeline_model_parallel_size", 2),
         (["--deepspeed-activation-checkpointing"], "training.checkpoint_activations", True),
-        (["--recompute_activations"], "training.checkpoint_activations", True),
+        (["--recompute_activations"], "training.recompute_activations", True),
+        (["--checkpoint-num-layers", "2"], "training.recompute_num_layers", 2),
+        (["--partition-activations"], "training.distribute_saved_activations", True),
         (["--warmup-iters", "3"], "optimizer.lr_warmup_iters", 3),
         (["--tokenizer-type", "PretrainedFromHF"], "data.tokenizer_type", "HFTokenizer"),
         (["--tokenizer-type", "GPTSentencePieceTokenizer"], "data.tokenizer_type", "SentencePieceTokenizer"),
         (["--zero-stage", "2"], "parallel.zero_stage", 2),
+        (["--swiglu"], "model.activation", "swiglu"),
+        (["--squared_relu"], "model.activation", "squared_relu"),
+        (["--glu-activation", "geglu"], "model.activation", "geglu"),
+        (["--swiglu", "--glu-activation", "swiglu"], "model.activation", "swiglu"),
+        (["--position-embedding-type", "rotary"], "model.position_embedding_type", "rope"),
+        (["--position-embedding-type", "absolute"], "model.position_embedding_type", "learned_absolute"),
+        (["--use-rotary-position-embeddings"], "model.position_embedding_type", "rope"),
+        (["--apply-residual-connection-post-layernorm"], "model.residual_connection", "post_ln"),
+        (["--gpt-j-residual"], "model.residual_connection", "parallel"),
+        (["--num-key-value-heads", "2"], "model.num_query_groups", 2),
+        (["--normalization", "rmsnorm"], "model.normalization", "RMSNorm"),
     ],
 )
 def test_flag_in_each_spelling_sets_its_option(argv, path, value):
@@ -141,3 +154,14 @@ def test_numbers_of_all_options_have_bounds_on_both_sides():
 def test_flags_of_all_options_are_different():
     flags = [flag for option in all_options().values() for flag in (option.flag, *option.aliases)]
     assert len(flags) == len(set(flags))
+
+
+def test_option_of_megatron_that_is_not_here_says_what_to_do() -> None:
+    line = parse_command_line(["--data-impl", "mmap", "--no-bias-gelu-fusion", "--train_samples", "9"])
+    assert [problem.message.split()[0] for problem in line.problems] == [
+        "--data-impl",
+        "--no-bias-gelu-fusion",
+        "--train-samples",
+    ]
+    assert "always memory-mapped" in line.problems[0].advice
+    assert "give --train-iters" in line.problems[2].advice

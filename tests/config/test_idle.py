@@ -24,11 +24,47 @@ def idle(argv, device="cpu", world_size=1):
         (["--loss-scale-window", "8", "--bf16"], "--loss-scale-window has no effect without fp16"),
         (["--hysteresis", "8"], "--hysteresis has no effect without fp16"),
         (["--pp-partition-method", "uniform"], "--pp-partition-method has no effect with a pipeline of one stage"),
+        (
+            ["--recompute-num-layers", "2", "--recompute-activations"],
+            "--recompute-num-layers has no effect without recompute_granularity full",
+        ),
+        (["--recompute-method", "block"], "--recompute-method has no effect without recompute_granularity full"),
+        (
+            ["--checkpoint-activations", "--partition-activations"],
+            "--partition-activations has no effect with a tensor-parallel size of 1",
+        ),
+        (
+            ["--checkpoint-activations", "--checkpoint-in-cpu"],
+            "--checkpoint-in-cpu has no effect on CPU: everything is in its memory",
+        ),
         (["--wandb-exp-name", "x"], "--wandb-exp-name has no effect without wandb_project"),
         (
             ["--eod-id", "0"],
             "--eod-id has no effect without any of reset_position_ids, reset_attention_mask, eod_mask_loss",
         ),
+        (
+            ["--position-embedding-type", "rope", "--max-position-embeddings", "8"],
+            "--max-position-embeddings has no effect without learned positions",
+        ),
+        (
+            ["--position-embedding-type", "alibi", "--reset-position-ids"],
+            "--reset-position-ids has no effect with position_embedding_type alibi or none, which count no positions",
+        ),
+        (["--sequence-parallel"], "--sequence-parallel has no effect with a tensor-parallel size of 1"),
+        (
+            ["--check-tp-replicas-interval", "2"],
+            "--check-tp-replicas-interval has no effect with a tensor-parallel size of 1",
+        ),
+        (["--add-qkv-bias"], "--add-qkv-bias has no effect without disable_bias_linear: all linear layers have biases"),
+        (
+            ["--deepnorm", "--no-use-scaled-init-method"],
+            "--no-use-scaled-init-method has no effect with deepnorm, which has a factor of its own",
+        ),
+        (
+            ["--fp32-residual-connection"],
+            "--fp32-residual-connection has no effect without bf16 or fp16: everything is fp32",
+        ),
+        (["--window-size", "16"], "--window-size has no effect with samples no longer than the window"),
         (["--eval-interval", "5", "--eval-iters", "0"], "--eval-interval has no effect with eval_iters 0"),
         (
             ["--tokenizer-type", "ByteTokenizer", "--vocab-file", "x"],
@@ -57,6 +93,8 @@ def test_dynamic_loss_scale_beside_a_fixed_one_has_one_note():
         (["--lr-decay-iters", "9", "--lr-warmup-fraction", "0.1", *CONSTANT], "cpu", 1),
         (["--fp16", "--hysteresis", "4"], "cuda", 1),
         (["--pp-partition-method", "uniform", "--pipeline-model-parallel-size", "2"], "cpu", 2),
+        (["--checkpoint-activations", "--checkpoint-in-cpu"], "cuda", 1),
+        (["--checkpoint-activations", "--partition-activations", "--tensor-model-parallel-size", "2"], "cpu", 2),
         (["--wandb-exp-name", "x", "--wandb-project", "y"], "cpu", 1),
         (["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "x", "--merge-file", "y"], "cpu", 1),
         (["--vocab-file", "x"], "cpu", 1),

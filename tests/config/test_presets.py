@@ -34,11 +34,12 @@ BILLIONS = {
 }
 
 
-def test_presets_are_those_that_have_a_published_size():
-    assert set(MODELS) == set(BILLIONS)
+def test_presets_of_the_gpt_tables_are_those_that_have_a_published_size():
+    assert {name for name in MODELS if name.startswith(("gpt", "sc21"))} == set(BILLIONS)
 
 
-@pytest.mark.parametrize("name", MODELS)
+# The other families are counted on the meta device, in tests/models/test_presets.py.
+@pytest.mark.parametrize("name", BILLIONS)
 def test_model_preset_has_the_published_number_of_parameters(name):
     run = resolved(["--model-preset", name, "--micro-batch-size", "1", "--train-iters", "1", "--lr", "1"]).run
     model, vocab = run.model, run.model.vocab_size or 50257
@@ -51,10 +52,13 @@ def test_model_preset_has_the_published_number_of_parameters(name):
 @pytest.mark.parametrize("name", DEEPSPEED)
 def test_deepspeed_preset_resolves_to_the_stage_and_precision_in_its_name(name):
     result = resolve(words("--deepspeed_config", name), {"DS_ACCELERATOR": "cuda"}, "x")
-    stage, kind = name.removeprefix("zero").split("_")
+    stage, kind = name.removeprefix("zero").split("_", 1)
+    device = {"offload": "cpu", "infinity_nvme": "nvme"}.get(kind)
     assert result.run.zero_stage == int(stage)
-    assert result.run.training.precision == ("bf16" if kind == "offload" else kind)
-    assert ("offload_optimizer" in result.deepspeed["zero_optimization"]) is (kind == "offload")
+    assert result.run.training.precision == ("bf16" if device else kind)
+    zero = result.deepspeed["zero_optimization"]
+    assert zero.get("offload_optimizer", {}).get("device") == ("cpu" if device else None)
+    assert zero.get("offload_param", {}).get("device") == (device if stage == "3" else None)
     assert "auto" not in json.dumps(result.deepspeed)
 
 

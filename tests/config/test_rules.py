@@ -73,9 +73,164 @@ BROKEN = {
         ["warm-up of 7 steps is longer than the run", "step 6", "--train-iters"],
     ),
     "warmup_decay": (["--lr-warmup-iters", "5", "--lr-decay-iters", "4"], {}, 1, ["warm-up of 5", "--lr-decay-iters"]),
+    "recompute_twice": (
+        ["--checkpoint-activations", "--recompute-granularity", "selective"],
+        {},
+        1,
+        ["recompute_granularity and checkpoint_activations", "different recomputation", "keep one"],
+    ),
+    "recompute_short_forms": (
+        ["--checkpoint-activations", "--recompute-activations"],
+        {},
+        1,
+        ["checkpoint_activations and recompute_activations"],
+    ),
+    "distribute_without_layers": (
+        ["--distribute-saved-activations", "--recompute-granularity", "selective", TP, "2"],
+        {},
+        2,
+        ["distribute_saved_activations is about", "recompute_granularity=selective", "--recompute-granularity full"],
+    ),
+    "distribute_with_sequence_parallel": (
+        ["--checkpoint-activations", "--distribute-saved-activations", "--sequence-parallel", TP, "2"],
+        {},
+        2,
+        ["distribute_saved_activations can't be with sequence_parallel", "keeps no more"],
+    ),
+    "cpu_without_layers": (["--checkpoint-in-cpu"], {}, 1, ["checkpoint_in_cpu is about", "leave checkpoint_in_cpu"]),
+    "block_of_nothing": (
+        ["--checkpoint-activations", "--recompute-method", "block"],
+        {},
+        1,
+        ["recompute_method block", "give --recompute-num-layers"],
+    ),
+    "recompute_layers": (
+        ["--checkpoint-activations", "--recompute-num-layers", "3"],
+        {},
+        1,
+        ["recompute_num_layers 3 is more than the model's 2 layers", "use 2 or less"],
+    ),
     "save_interval": (["--save-interval", "2"], {}, 1, ["save_interval is given and save is not", "--save FOLDER"]),
     "fresh_start": (["--allow-fresh-start"], {}, 1, ["--load FOLDER"]),
+    "seq_15_sequence_parallel": (
+        [TP, "2", "--sequence-parallel"],
+        {"seq_length": "15"},
+        2,
+        ["seq_length 15", "parallel_size 2", "as many tokens", "14 or 16"],
+    ),
+    "prefix_and_documents": (
+        ["--prefix-lm", "--eod-id", "0", "--reset-attention-mask"],
+        {},
+        1,
+        ["prefix_lm can't be with reset_attention_mask", "--prefix-lm or --reset-attention-mask"],
+    ),
+    "prefix_and_window": (["--prefix-lm", "--window-size", "4"], {}, 1, ["prefix_lm can't be with window_size"]),
+    "groups_3_heads_4": (["--num-query-groups", "3"], {}, 1, ["num_attention_heads 4", "num_query_groups 3"]),
+    "groups_6_tp_4": (
+        [TP, "4", "--num-query-groups", "6"],
+        {"num_attention_heads": "12", "hidden_size": "48"},
+        4,
+        ["num_query_groups 6 and tensor_model_parallel_size 4", "divides 6 or is a multiple"],
+    ),
+    "groups_1_tp_4_width_2": (
+        [TP, "4", "--num-query-groups", "1", "--kv-channels", "2"],
+        {},
+        4,
+        ["4 ranks share each of 1 heads", "width 2", "TP of at most 1"],
+    ),
+    "swiglu_width_tp_3": (
+        [TP, "3", "--swiglu"],
+        {"num_attention_heads": "3", "hidden_size": "36"},
+        3,
+        ["8/3 x hidden_size 36 = 64", "parallel_size 3", "--ffn-hidden-size"],
+    ),
+    "rotary_odd": (
+        ["--position-embedding-type", "rope", "--rotary-percent", "0.4"],
+        {},
+        1,
+        ["turn pairs", "0.4 of a head's width 8 is 3", "--rotary-percent"],
+    ),
+    "rotary_without_rope": (
+        ["--rotary-base", "500"],
+        {},
+        1,
+        ["rotary_base is given, and position_embedding_type is learned_absolute", "--position-embedding-type rope"],
+    ),
+    "rope_scaling_with_alibi": (
+        ["--use-rope-scaling", "--position-embedding-type", "alibi"],
+        {},
+        1,
+        ["use_rope_scaling is given, and position_embedding_type is alibi", "leave use_rope_scaling out"],
+    ),
+    "scaling_numbers": (
+        ["--position-embedding-type", "rope", "--rope-scaling-factor", "4"],
+        {},
+        1,
+        ["rope_scaling_factor is given, and use_rope_scaling is false", "--use-rope-scaling"],
+    ),
+    "two_scalings": (
+        ["--position-embedding-type", "rope", "--use-rope-scaling", "--rotary-seq-len-interpolation-factor", "2"],
+        {},
+        1,
+        ["use_rope_scaling and rotary_seq_len_interpolation_factor are both given"],
+    ),
+    "scaling_order": (
+        ["--position-embedding-type", "rope", "--use-rope-scaling", "--rope-low-freq-factor", "4"],
+        {},
+        1,
+        ["rope_low_freq_factor 4.0 is not below rope_high_freq_factor 4.0"],
+    ),
+    "deepnorm_alpha": (
+        ["--deepnorm-alpha", "3"],
+        {},
+        1,
+        ["deepnorm_alpha is given, and residual_connection is pre_ln", "--residual-connection deepnorm"],
+    ),
+    "fp32_post_ln": (
+        ["--bf16", "--fp32-residual-connection", "--apply-residual-connection-post-layernorm"],
+        {},
+        1,
+        ["fp32_residual_connection can't be with residual_connection post_ln", "pre_ln or parallel"],
+    ),
+    "query_groups_switch": (
+        ["--group-query-attention"],
+        {},
+        1,
+        ["--group-query-attention is given and num_query_groups is not", "--num-query-groups N"],
+    ),
+    "two_activations": (
+        ["--swiglu", "--squared-relu"],
+        {"hidden_size": "36", "num_attention_heads": "3"},
+        1,
+        ["--swiglu and --squared-relu contradict each other", "keep one of the two"],
+    ),
+    "two_residuals": (
+        ["--residual-connection", "deepnorm", "--parallel-residual"],
+        {},
+        1,
+        ["--residual-connection and --parallel-residual contradict", "deepnorm or parallel"],
+    ),
     "partition": (["--pp-partition-method", "even"], {}, 1, ["'even' is unknown", "type:transformer"]),
+    "partition_words": (["--pp-partition-method", "layers:1,x"], {}, 1, ["whole numbers with commas", "layers:1,x"]),
+    "partition_stages": (
+        ["--pp-partition-method", "layers:1,1,2", PP, "2"],
+        {"num_layers": "4"},
+        2,
+        ["numbers for 3 stages, and the pipeline has 2", "layers:2,2"],
+    ),
+    "partition_one_stage": (["--pp-partition-method", "layers:1,1"], {}, 1, ["2 stages, and the pipeline has 1"]),
+    "partition_sum": (
+        ["--pp-partition-method", "layers:1,3", PP, "2"],
+        {"num_layers": "5"},
+        2,
+        ["1 + 3 = 4 transformer layers, and the model has 5", "layers:3,2"],
+    ),
+    "partition_hole": (
+        ["--pp-partition-method", "layers:3,0,1", PP, "3"],
+        {"num_layers": "4"},
+        3,
+        ["stage 1 (counted from 0) without a layer", "layers:2,1,1"],
+    ),
     "partition_regex": (["--pp-partition-method", "type:("], {}, 1, ["no regular expression"]),
 }
 
@@ -120,10 +275,28 @@ def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, p
         (["--pad-vocab-size-to", "500", TP, "4"], {}, 4),
         (["--pad-vocab-size-to", "257", "--vocab-size", "257"], {}, 1),
         (["--pp-partition-method", "type:embed|transformer"], {}, 1),
+        (["--checkpoint-activations", "--recompute-granularity", "full", "--distribute-saved-activations"], {}, 1),
+        (["--pp-partition-method", "layers:0,3,1", PP, "3"], {"num_layers": "4"}, 3),
+        (["--pp-partition-method", "Layers: 3, 1", PP, "2"], {"num_layers": "4"}, 2),
+        (["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers", "2"], {}, 1),
     ],
 )
 def test_rule_kept_resolves(extra, changes, world_size):
     assert resolved(words(*extra, **changes), world_size).run.world_size == world_size
+
+
+@pytest.mark.parametrize(
+    ("extra", "recompute"),
+    [
+        ([], None),
+        (["--checkpoint-activations"], "full"),
+        (["--recompute-activations"], "selective"),
+        (["--recompute-granularity", "selective"], "selective"),
+        (["--recompute-granularity", "full"], "full"),
+    ],
+)
+def test_recompute_is_what_one_of_its_options_says(extra, recompute):
+    assert resolved(words(*extra)).run.training.recompute == recompute
 
 
 @pytest.mark.parametrize("tp_size", [1, 2, 4])
@@ -142,6 +315,29 @@ def test_zero_stage_not_given_follows_from_precision_and_pipeline(extra, world_s
     assert result.run.zero_stage == stage
     assert result.run.parallel.zero_stage == stage
     assert result.deepspeed["zero_optimization"]["stage"] == stage
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        (["flex", "--attention-dropout", "0.1"], ["flex has no dropout", "attention_dropout is 0.1"]),
+        (["flex", "--kv-channels", "8"], ["heads of at least 16, and these have 8"]),
+        (["flash"], ["flash takes 16-bit numbers only", "--bf16"]),
+        (["cudnn"], ["cudnn takes 16-bit numbers only"]),
+        (["flash", "--bf16", "--window-size", "4"], ["flash knows no mask, which window_size needs"]),
+        (["flash", "--bf16", "--position-embedding-type", "alibi"], ["which position_embedding_type needs"]),
+    ],
+)
+def test_attention_backend_that_does_not_fit_is_refused(flags: list[str], parts: list[str]) -> None:
+    base = ["--attention-dropout", "0", "--kv-channels", "16", "--attention-backend", *flags]
+    text = only_problem(words(*base), DS_ACCELERATOR="cuda")
+    assert all(part in text for part in parts), text
+
+
+@pytest.mark.parametrize("backend", ["cudnn", "flash", "efficient", "flex"])
+def test_attention_backend_of_a_gpu_is_refused_on_a_cpu(backend: str) -> None:
+    words_ = words("--bf16", "--attention-dropout", "0", "--kv-channels", "16", "--attention-backend", backend)
+    assert f"attention_backend {backend} needs a GPU" in only_problem(words_)
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_blend_of_common_sets_starts_as_the_rule_says() -> None:
         fractions(*np.exp(3 * np.random.default_rng(3).normal(size=12))),
         [Fraction(1)] * 24,
         [Fraction(1)] * 400,
+        [Fraction(1, number**2) for number in range(1, 61)],
         [Fraction(1)] * 3 + [Fraction(1, 10**5)] * 7,
         [Fraction(1, 10**9)] * 9 + [Fraction(1)],
     ],
@@ -93,6 +94,16 @@ def test_blend_draws_are_the_same_however_they_are_asked_for() -> None:
     for number in (299_999, 131_073, 131_072, 131_071, 4096, 4095, 1, 0):
         expected = int(sets[number]), int((sets[:number] == sets[number]).sum())
         assert one_at_a_time.locate(number) == expected
+
+
+def test_blend_of_many_rare_sets_far_into_a_run() -> None:
+    weights = [Fraction(1, number**2) for number in range(1, 61)]
+    order = BlendOrder(weights)
+    counts = order.counts(5 * 10**7)
+    shares = [float(weight / sum(weights)) for weight in weights]
+    assert all(abs(count - share * 5e7) < 1.01 for count, share in zip(counts, shares, strict=True))
+    number, sample = order.locate(5 * 10**7)
+    assert sample == counts[number]
 
 
 def test_blend_far_into_a_run_needs_nothing_before_it() -> None:

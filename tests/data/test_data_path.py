@@ -33,6 +33,9 @@ def test_parse_data_path_reads_prefixes_and_weights(words: list[str], expected: 
         (["-1", "a", "1", "b"], "weight '-1' of a"),
         (["nan", "a", "1", "b"], "weight 'nan' of a"),
         (["inf", "a", "1", "b"], "weight 'inf' of a"),
+        (["1e-400000000", "a", "1", "b"], "weight '1e-400000000' of a"),
+        (["1e300", "a", "1", "b"], "weight '1e300' of a"),
+        (["0.3 a 0.7 b"], "one word with spaces"),
     ],
 )
 def test_parse_data_path_malformed_refused(words: list[str], message: str) -> None:
@@ -63,7 +66,7 @@ def test_parse_split_fills_up_with_zeros(text: str, expected: tuple[float, float
     assert parse_split(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "a,b", "1,,1", "1,1,1,1", "-1,2,1", "nan,1", "inf,1,1", "0,0,0"])
+@pytest.mark.parametrize("text", ["", "a,b", "1,,1", "1,1,1,1", "-1,2,1", "nan,1", "inf,1,1", "0,0,0", "1e308,1e308,0"])
 def test_parse_split_malformed_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--split"):
         parse_split(text)

@@ -159,7 +159,7 @@ def cache_files(folder: Path) -> set[str]:
 def test_cache_lies_beside_the_data_and_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = write_documents(tmp_path / "a", numbered_documents([160]))
     first = rows(build(prefix, train=10).train)
-    assert len(cache_files(tmp_path / "a_cache")) == 2
+    assert len(cache_files(tmp_path / "a_cache")) == 3
     monkeypatch.setattr(build_module, "build_gpt_index", lambda *args, **options: pytest.fail("built again"))
     assert rows(build(prefix, train=10).train) == first
 
@@ -170,7 +170,7 @@ def test_cache_of_another_split_seed_or_length_is_not_reused(tmp_path: Path) -> 
     seen: set[str] = set()
     for options in ({}, {"split": "90,5,5"}, {"split": "50,25,25"}, {"seed": 1}, {"seq_length": 8}, {"train": 90}):
         build(prefix, cache=cache, **{"train": 10, **options})
-        assert len(cache_files(cache) - seen) == 2
+        assert len(cache_files(cache) - seen) == 3
         seen = cache_files(cache)
     assert not (tmp_path / "a_cache").exists()
 
@@ -182,7 +182,7 @@ def test_cache_of_data_that_was_preprocessed_again_is_not_reused(tmp_path: Path)
     build(prefix, train=10)
     write_documents(tmp_path / "a", numbered_documents([50, 10] * 5))
     assert {token for sample in rows(build(prefix, train=30).train) for token in sample} == set(range(300))
-    assert len(cache_files(tmp_path / "a_cache")) == 6
+    assert len(cache_files(tmp_path / "a_cache")) == 9
 
 
 def test_cache_broken_file_is_built_again(tmp_path: Path) -> None:
@@ -191,6 +191,25 @@ def test_cache_broken_file_is_built_again(tmp_path: Path) -> None:
     for path in (tmp_path / "a_cache").iterdir():
         path.write_bytes(path.read_bytes()[:40])
     assert rows(build(prefix, train=10).train) == first
+
+
+@pytest.mark.parametrize("part", ["documents", "samples"])
+@pytest.mark.parametrize("damage", ["zeros", "ones", "shorter", "float", "zip", "other"])
+def test_cache_damaged_array_is_built_again(tmp_path: Path, part: str, damage: str) -> None:
+    prefix = write_documents(tmp_path / "a", numbered_documents([40] * 20))
+    expected = rows(build(prefix, train=10).train)
+    (path,) = (tmp_path / "a_cache").glob(f"*_{part}.npy")
+    array = np.load(path)
+    if damage == "zip":
+        np.savez(path.with_suffix(""), array)
+        path.with_suffix(".npz").rename(path)
+    elif damage == "other":
+        (other,) = (each for each in (tmp_path / "a_cache").glob("*.npy") if each != path)
+        path.write_bytes(other.read_bytes())
+    else:
+        changed = {"zeros": array * 0, "ones": array * 0 - 1, "shorter": array[:-1], "float": array.astype(float)}
+        np.save(path, changed[damage])
+    assert rows(build(prefix, train=10).train) == expected
 
 
 def test_cache_folder_that_can_not_be_made_names_the_option(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from megatron_ds.config.blocks import DataConfig
 from megatron_ds.data.data_path import BlendPart
 from megatron_ds.data.sources import parse_sources
 from megatron_ds.errors import ConfigError
+from tests.data.conftest import write_documents
 
 
 def names(**options: Any) -> list[str]:
@@ -96,3 +98,17 @@ def test_sources_training_documents_in_another_split_refused(options: dict[str, 
 def test_sources_report_everything_at_once() -> None:
     text = refusal(train_data_path=["0", "a"], valid_weighted_split_paths=["x"], test_data_path=["a", "b", "c"])
     assert "3 problems" in text
+
+
+@pytest.mark.parametrize("link", ["symlink_to", "hardlink_to"])
+def test_sources_linked_files_are_the_same_documents(tmp_path: Path, link: str) -> None:
+    prefix = write_documents(tmp_path / "a", [[1, 2, 3]])
+    for suffix in (".bin", ".idx"):
+        getattr(tmp_path / f"b{suffix}", link)(f"{prefix}{suffix}")
+    other = str(tmp_path / "b")
+    assert "are both training and valid data" in refusal(train_data_path=[prefix], valid_data_path=[other])
+    assert "is given more than once" in refusal(data_path=["1", prefix, "1", other])
+
+
+def test_sources_next_to_no_weight_is_refused() -> None:
+    assert "a has less than 1e-12 of the weights" in refusal(data_path=["1e-9", "a", "1e9", "b"])

@@ -17,4 +17,4 @@ def test_cache_two_jobs_at_once_get_the_same_samples(tmp_path: Path) -> None:
         results = pool.map(first_samples, [prefix] * 4, chunksize=1)
     assert all(result == results[0] for result in results)
     assert results[0] == first_samples(prefix)
-    assert sorted(path.suffix for path in (tmp_path / "a_cache").iterdir()) == [".npy", ".npy"]
+    assert sorted(path.suffix for path in (tmp_path / "a_cache").iterdir()) == [".json", ".npy", ".npy"]

@@ -50,7 +50,7 @@ def _record_masks() -> _Masks:
     return masks
 
 
-def _masks_of_a_step(case: Case) -> _Masks:
+def masks_of_a_step(case: Case) -> _Masks:
     masks = _record_masks()
     tiny = TinyRun(case)
     tiny.engine.evaluate(tiny.batches(0))
@@ -59,7 +59,7 @@ def _masks_of_a_step(case: Case) -> _Masks:
     return masks
 
 
-def _same(ours: list[Tensor], theirs: list[Tensor]) -> list[bool]:
+def same(ours: list[Tensor], theirs: list[Tensor]) -> list[bool]:
     return [torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True)]
 
 
@@ -67,7 +67,7 @@ def _same(ours: list[Tensor], theirs: list[Tensor]) -> list[bool]:
 def test_masks_differ_where_the_work_differs(zero: int) -> None:
     case = replace(DROPPING, tp=2, dp=2, zero=zero, micro_batch_size=1)
     # Ranks are (data, tensor): 0 = (0, 0), 1 = (0, 1), 2 = (1, 0), 3 = (1, 1).
-    ranks = run_ranks(4, _masks_of_a_step, case=case)
+    ranks = run_ranks(4, masks_of_a_step, case=case)
     for masks in ranks:
         assert len(masks.attention) == 2 * case.num_layers
         assert len(masks.residual) == 2 * (2 * case.num_layers + 1)
@@ -75,19 +75,19 @@ def test_masks_differ_where_the_work_differs(zero: int) -> None:
         kept = 1 - float(torch.stack(masks.attention).float().mean())
         assert kept == pytest.approx(0.5 * 17 / 32, abs=0.03)
         # No two of a rank's own draws are alike.
-        assert not any(_same(masks.attention[:-1], masks.attention[1:]))
-        assert not any(_same(masks.residual[:-1], masks.residual[1:]))
+        assert not any(same(masks.attention[:-1], masks.attention[1:]))
+        assert not any(same(masks.residual[:-1], masks.residual[1:]))
     for one, other in ((0, 1), (2, 3)):
-        assert all(_same(ranks[one].residual, ranks[other].residual)), "one residual stream over tensor parallelism"
-        assert not any(_same(ranks[one].attention, ranks[other].attention)), "each rank has heads of its own"
+        assert all(same(ranks[one].residual, ranks[other].residual)), "one residual stream over tensor parallelism"
+        assert not any(same(ranks[one].attention, ranks[other].attention)), "each rank has heads of its own"
     for one, other in ((0, 2), (1, 3), (0, 3)):
-        assert not any(_same(ranks[one].residual, ranks[other].residual))
-        assert not any(_same(ranks[one].attention, ranks[other].attention))
+        assert not any(same(ranks[one].residual, ranks[other].residual))
+        assert not any(same(ranks[one].attention, ranks[other].attention))
 
 
 def test_masks_differ_between_stages() -> None:
-    first, second = run_ranks(2, _masks_of_a_step, case=replace(DROPPING, pp=2, zero=1))
-    assert not any(_same(first.attention, second.attention))
+    first, second = run_ranks(2, masks_of_a_step, case=replace(DROPPING, pp=2, zero=1))
+    assert not any(same(first.attention, second.attention))
     assert not any(torch.equal(ours, theirs) for ours in first.residual for theirs in second.residual)
 
 

@@ -15,6 +15,7 @@ from benchmarks.tiny_run import VOCAB_SIZE, Case, Outcome, TinyRun, run_case, ru
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.engine.pipeline import PipelineTrainEngine
 from megatron_ds.models import LayerDef, ParallelTransformerLayer
+from megatron_ds.models.attention import AttentionScheme
 from megatron_ds.models.gpt import LanguageModelHead
 from megatron_ds.mpu import ModelParallelUnit, VocabParallelEmbedding
 from tests.dist.pool import run_ranks
@@ -26,7 +27,8 @@ def _parts_and_outcome(case: Case) -> tuple[list[int], Outcome]:
     """First layers of the stages (and the end), and what training comes to."""
     tiny = TinyRun(case)
     assert isinstance(tiny.engine, PipelineTrainEngine)
-    parts = list(tiny.engine.deepspeed_engine.module.parts)
+    stages = tiny.engine.stages()
+    parts = [stages[0].start, *(stage.stop for stage in stages)]
     losses, norms = zip(*((float(r.loss), r.grad_norm) for r in map(tiny.train_step, range(STEPS))), strict=True)
     return parts, Outcome(list(losses), list(norms), [], {}, {}, {})
 
@@ -48,6 +50,29 @@ def test_stages_of_embeddings_finish(num_layers: int, stages: int, precision: st
     (expected,) = run_ranks(1, run_plain_pytorch, case=case, steps=STEPS)
     tolerance = 1e-5 if precision == "fp32" else 2e-2
     for found_parts, outcome in run_ranks(stages, _parts_and_outcome, case=case, timeout=60):
+        assert found_parts == parts
+        assert outcome.losses == pytest.approx(expected.losses, rel=tolerance)
+        assert outcome.norms == pytest.approx(expected.norms, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("case", "method", "parts"),
+    [
+        (Case(pp=2, zero=0), "layers:1,3", [0, 3, 8]),
+        (Case(pp=2, zero=1, tied=False), "layers:3,1", [0, 5, 8]),
+        (Case(pp=2, zero=1), "layers:0,4", [0, 2, 8]),
+        (Case(pp=2, zero=1, recompute=True), "layers:4,0", [0, 6, 8]),
+        (Case(tp=2, pp=2, zero=1, micro_batch_size=2), "layers:3,1", [0, 5, 8]),
+        (Case(pp=4, zero=1, precision="bf16"), "layers:0,3,1,0", [0, 2, 5, 6, 8]),
+        (Case(pp=2, zero=1), "uniform", [0, 4, 8]),
+        (Case(pp=2, zero=1), "parameters", [0, 4, 8]),
+    ],
+)
+def test_layers_dealt_otherwise_give_the_numbers_of_one_process(case: Case, method: str, parts: list[int]) -> None:
+    (expected,) = run_ranks(1, run_plain_pytorch, case=case, steps=STEPS)
+    tolerance = 1e-5 if case.precision == "fp32" else 2e-2
+    case = replace(case, more=("--pp-partition-method", method))
+    for found_parts, outcome in run_ranks(case.world_size, _parts_and_outcome, case=case, timeout=60):
         assert found_parts == parts
         assert outcome.losses == pytest.approx(expected.losses, rel=tolerance)
         assert outcome.norms == pytest.approx(expected.norms, rel=tolerance)
@@ -117,7 +142,7 @@ def _masked_layers(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
         return module_type(VOCAB_SIZE, model.padded_vocab_size(mpu.tp_size), model.hidden_size, mpu, init_std=0.02)
 
     def layer() -> nn.Module:
-        return _MaskedLayer(model, mpu)
+        return _MaskedLayer(model, mpu, AttentionScheme(model, mpu))
 
     return [
         LayerDef("word_embeddings", _MaskedEmbedding, lambda: vocabulary(_MaskedEmbedding)),

@@ -25,7 +25,6 @@ from benchmarks.tiny_run import (
     run_cases,
     run_plain_pytorch,
 )
-from megatron_ds.engine.weights import replicas_differ
 from tests.dist.pool import run_ranks
 
 pytestmark = [
@@ -132,7 +131,7 @@ def test_16_bit_is_near_fp32(precision: Precision) -> None:
 def _train_with_dropout() -> tuple[list[str], list[float]]:
     tiny = TinyRun(Case(tp=2, zero=1, precision="bf16", dropout=0.1, recompute=True))
     losses = [float(tiny.train_step(step).loss) for step in range(5)]
-    return replicas_differ(tiny.engine, tiny.mpu), losses
+    return tiny.engine.differing_replicas(), losses
 
 
 @needs_two_gpus

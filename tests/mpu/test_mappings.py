@@ -1,4 +1,4 @@
-"""The four mappings, forward and backward, against the same arithmetic in one process."""
+"""The mappings between split and whole activations, forward and backward, against arithmetic in one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from megatron_ds.mpu import (
     ModelParallelUnit,
     copy_to_tensor_parallel,
     gather_from_tensor_parallel,
+    gather_sequence,
     reduce_from_tensor_parallel,
+    reduce_scatter_sequence,
     scatter_to_tensor_parallel,
 )
 from tests.dist.pool import run_ranks
@@ -120,5 +122,35 @@ def test_mappings_at_one_rank_return_the_input_itself() -> None:
         reduce_from_tensor_parallel,
         scatter_to_tensor_parallel,
         gather_from_tensor_parallel,
+        gather_sequence,
+        reduce_scatter_sequence,
     ):
         assert mapping(tensor, mpu) is tensor
+
+
+def _own_tokens(full: Tensor, mpu: ModelParallelUnit) -> Tensor:
+    """This rank's slice of the first dimension, strided as a slice of a transposed tensor is."""
+    return full.chunk(mpu.tp_size)[mpu.tp_rank].transpose(1, 2).contiguous().transpose(1, 2)
+
+
+SEQUENCE_SHAPE = (8, 2, 3)
+
+
+def _sequence_mappings(tp_size: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    mpu = make_unit(tp_size)
+    whole, weight = numbers(1, *SEQUENCE_SHAPE), numbers(100 + mpu.tp_rank, *SEQUENCE_SHAPE)
+    gathered = _run(gather_sequence, _own_tokens(whole, mpu), weight, mpu)
+    return gathered, _run(reduce_scatter_sequence, weight.clone(), _own_tokens(whole, mpu), mpu)
+
+
+@pytest.mark.parametrize("tp_size", TP_SIZES)
+def test_sequence_mappings_are_conjugate_to_each_other(tp_size: int) -> None:
+    whole = numbers(1, *SEQUENCE_SHAPE)
+    total = sum(numbers(100 + rank, *SEQUENCE_SHAPE) for rank in range(tp_size))
+    gathered, scattered = zip(*run_ranks(tp_size, _sequence_mappings, tp_size=tp_size), strict=True)
+    for output, _ in gathered:
+        assert torch.equal(output, whole)
+    torch.testing.assert_close(torch.cat([gradient for _, gradient in gathered]), total)
+    torch.testing.assert_close(torch.cat([output for output, _ in scattered]), total)
+    for _, gradient in scattered:
+        assert torch.equal(gradient, whole)

@@ -34,6 +34,43 @@ def test_model_flops_other_ffn_size_changes_the_mlp_alone() -> None:
     assert model_flops_per_step(gpt(3, 4, 8, ffn=6), 2, 10) == 77568 - 23040
 
 
+def test_model_flops_shared_heads_gated_mlp_and_window_equal_the_hand_count() -> None:
+    # h 8, 4 heads of width 3, 2 heads of keys and values, gated MLP of 5, window 6 of s 16, l 2, V 10.
+    model = ModelConfig(
+        num_layers=2,
+        hidden_size=8,
+        num_attention_heads=4,
+        num_query_groups=2,
+        kv_channels=3,
+        ffn_hidden_size=5,
+        activation="swiglu",
+        seq_length=16,
+        window_size=6,
+    )
+    # Forward of a layer for one token: queries 2*8*12, keys and values 2*2*8*6, output 2*12*8, three of 2*8*5 in the
+    # MLP, and two of 2*6*12 in the scores: 192 + 192 + 192 + 240 + 288 = 1104. Logits 2*8*10 = 160.
+    assert model_flops_per_step(model, 3, 10) == 3 * 3 * 16 * (2 * 1104 + 160)
+    # A window wider than the sample is none: two of 2*16*12 in the scores.
+    wide = model.model_copy(update={"window_size": 99})
+    assert model_flops_per_step(wide, 3, 10) == 3 * 3 * 16 * (2 * (816 + 768) + 160)
+
+
+def test_model_flops_of_llama3_8b_are_six_for_each_weight_and_the_scores() -> None:
+    model = ModelConfig(
+        num_layers=32,
+        hidden_size=4096,
+        num_attention_heads=32,
+        num_query_groups=8,
+        ffn_hidden_size=14336,
+        activation="swiglu",
+        seq_length=8192,
+    )
+    # 8,030,261,248 weights, less 128256 x 4096 looked-up embeddings and 65 norms, all in matrix products.
+    matrices = 8_030_261_248 - 128_256 * 4096 - 65 * 4096
+    scores = 32 * 12 * 8192 * 4096
+    assert model_flops_per_step(model, 1, 128_256) == 8192 * (6 * matrices + scores)
+
+
 @pytest.mark.parametrize(("layers", "hidden", "batch"), [(12, 768, 32), (24, 2048, 512), (96, 12288, 1536)])
 def test_model_flops_default_ffn_equals_the_formula_of_the_paper(layers: int, hidden: int, batch: int) -> None:
     s, v = 2048, 50257

@@ -1,0 +1,66 @@
+"""The loop ends a run whose tensor-parallel ranks hold different copies (field report P3)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.tiny_run import Case
+from megatron_ds.engine.base import TrainProgress
+from megatron_ds.errors import TrainingError
+from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.training.loop import train
+
+
+class _Samples:
+    """Samples of zeros."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> object:
+        return torch.zeros(17, dtype=torch.int64).numpy()
+
+
+class _Engine:
+    """An engine whose copies differ from some step on."""
+
+    def __init__(self, first_bad_step: int) -> None:
+        self.progress = TrainProgress()
+        self.checked: list[int] = []
+        self._first_bad_step = first_bad_step
+
+    def train_step(self, batches: object) -> None:
+        self.progress = self.progress.after_step(8, skipped=False)
+
+    def differing_replicas(self) -> list[str]:
+        self.checked.append(self.progress.step)
+        return ["final_layernorm.weight"] if self.progress.step >= self._first_bad_step else []
+
+
+def _train(engine: _Engine, *flags: str) -> None:
+    run = Case(more=("--train-iters", "7", "--eval-iters", "0", *flags)).resolve().run
+    datasets: Any = SimpleNamespace(train=_Samples(), valid={}, test={})
+    reporter: Any = SimpleNamespace(step=lambda *_: None, restart_clock=lambda: None)
+    train(run, engine, datasets, ModelParallelUnit.offline(), reporter, lambda _: None)  # type: ignore[arg-type]
+
+
+def test_equal_copies_are_checked_at_the_interval_and_at_the_end() -> None:
+    engine = _Engine(first_bad_step=99)
+    _train(engine, "--check-tp-replicas-interval", "3")
+    assert engine.checked == [3, 6, 7]
+
+
+def test_without_the_option_nothing_is_checked() -> None:
+    engine = _Engine(first_bad_step=0)
+    _train(engine)
+    assert engine.checked == []
+
+
+def test_different_copies_end_the_run_with_their_names_and_the_step() -> None:
+    engine = _Engine(first_bad_step=4)
+    with pytest.raises(TrainingError, match=r"step 6: copies of 1 parameters differ.*final_layernorm\.weight"):
+        _train(engine, "--check-tp-replicas-interval", "3")
