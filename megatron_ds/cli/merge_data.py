@@ -6,15 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from megatron_ds.cli.token_files import named_io_errors
+from megatron_ds.cli.token_files import folders_in_the_way, named_io_errors, tell_of_leftovers
 from megatron_ds.data.indexed_dataset import IndexedDataset, IndexedDatasetBuilder, bin_path
 from megatron_ds.data.token_info import (
     TokenInfo,
     info_path,
     merge_token_infos,
+    put_pairs_in_place,
     read_token_info,
-    remove_token_info,
-    write_token_info,
 )
 from megatron_ds.errors import ConfigError, DataError, MegatronDsError, Problem
 from megatron_ds.utils.logging import logger
@@ -40,18 +39,19 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--input", nargs="+", required=True, metavar="PREFIX", help="paths without .bin and .idx")
     parser.add_argument("--output-prefix", required=True, help="path of the output without .bin and .idx")
     arguments = parser.parse_args(argv)
-    _check_output(arguments.input, arguments.output_prefix)
     with named_io_errors(arguments.output_prefix):
+        _check_output(arguments.input, arguments.output_prefix)
         inputs = _open_all(arguments.input)
         info = merge_token_infos(_read_infos(inputs))
         _check_dtypes(inputs)
-        with IndexedDatasetBuilder(arguments.output_prefix, inputs[0].dtype) as builder:
+        tell_of_leftovers([arguments.output_prefix])
+        builder = IndexedDatasetBuilder(arguments.output_prefix, inputs[0].dtype)
+        try:
             for indexed in inputs:
                 builder.add_dataset(indexed)
-            builder.prepare()
-            remove_token_info(builder.prefix)
-        if info is not None:
-            write_token_info(builder.prefix, info)
+            put_pairs_in_place([(builder, info)])
+        finally:
+            builder.abort()
     logger.info(
         "%s: %d documents, %d tokens of %s", builder.prefix, builder.num_documents, builder.num_tokens, builder.dtype
     )
@@ -70,6 +70,7 @@ def _check_output(prefixes: Sequence[str], output_prefix: str) -> None:
         )
     if Path(output_prefix).is_dir():
         problems.append(Problem(f"--output-prefix {output_prefix} is a folder", advice="add the name of the new files"))
+    problems += folders_in_the_way([output_prefix])
     if problems:
         raise ConfigError(problems)
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_ds.cli.preprocess_report import no_text, report, tell_of_earlier
 from megatron_ds.cli.progress import Progress
-from megatron_ds.cli.token_files import named_io_errors
+from megatron_ds.cli.token_files import files_of, folders_in_the_way, named_io_errors
 from megatron_ds.data.encode import EncodeOptions
 from megatron_ds.data.hugging_face import DatasetChoice
 from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.input_files import FORMATS, InputFile, find_inputs
 from megatron_ds.data.partitions import ReadOptions, add_partitions, plan_partitions, read_and_add
+from megatron_ds.data.replace_files import temporary_suffix
 from megatron_ds.data.sentences import SentenceSplitter, find_language
 from megatron_ds.data.token_info import TokenInfo
 from megatron_ds.data.write_tokens import Builders, Totals, described_pairs_to_write
@@ -53,7 +54,12 @@ def main(argv: Sequence[str]) -> None:
     arguments = _parser().parse_args(argv)
     splitter = _splitter(arguments)
     choice = _dataset_choice(arguments)
+    keys = _keys(arguments.json_keys)
     files = find_inputs(arguments.input, arguments.input_format)
+    level = "sentence" if splitter else "document"
+    prefixes = {key: f"{arguments.output_prefix}_{key}_{level}" for key in keys}
+    with named_io_errors(arguments.output_prefix):
+        _check_output(tuple(prefixes.values()), _files_read(arguments, files))
     tokenizer_flags = TokenizerFlags(
         arguments.tokenizer_type,
         arguments.tokenizer_name_or_path,
@@ -68,7 +74,6 @@ def main(argv: Sequence[str]) -> None:
     if backend_note:
         logger.info("tokenizer: %s", backend_note)
     _check_eod(tokenizer, arguments.append_eod)
-    keys = tuple(dict.fromkeys(arguments.json_keys))
     options = EncodeOptions(
         tokenizer_flags,
         arguments.vocab_size,
@@ -80,15 +85,12 @@ def main(argv: Sequence[str]) -> None:
         backend=backend,
     )
     _check_partitions(arguments.partitions, arguments.workers, files)
-    # How much text is in a packed file is known when it has been read.
-    is_packed = any(file.is_packed for file in files)
-    total_bytes = None if is_packed else sum(file.num_bytes for file in files)
     job = _Job(
         tuple(files), ReadOptions(options, choice, BATCH_BYTES), tokenizer, arguments.workers, arguments.partitions
     )
-    progress = Progress(total_bytes, arguments.log_interval, arguments.log_interval_seconds)
     with named_io_errors(arguments.output_prefix):
-        _write(job, arguments.output_prefix, progress)
+        progress = Progress(_total_bytes(files), arguments.log_interval, arguments.log_interval_seconds)
+        _write(job, arguments.output_prefix, prefixes, progress)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,17 +175,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
-    return value
+    return _whole_number(text, 1)
 
 
 def _at_least_zero(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is less than 0")
-    return value
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
+    # ASCII alone, as `int` would take 1_0 and the digits of any script; 18 digits are always an int64.
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= least):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of {least} or more")
+    return int(text)
 
 
 def _num_cores() -> int:
@@ -243,6 +246,64 @@ def _check_eod(tokenizer: Tokenizer, append_eod: bool) -> None:
         )
 
 
+def _keys(names: Sequence[str]) -> tuple[str, ...]:
+    """The keys, each once.
+
+    Raises:
+        ConfigError: one can't be a part of a file's name.
+    """
+    keys = tuple(dict.fromkeys(names))
+    problems = [
+        Problem(
+            f"--json-keys {key!r} has a '/', and the names of the files are made of the keys",
+            advice="give the key or column another name in the input",
+        )
+        for key in keys
+        if "/" in key
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return keys
+
+
+def _files_read(arguments: argparse.Namespace, files: Sequence[InputFile]) -> list[Path]:
+    """All files that a run reads."""
+    names = (
+        arguments.tokenizer_name_or_path,
+        arguments.tokenizer_model,
+        arguments.vocab_file,
+        arguments.merge_file,
+    )
+    return [*(file.path for file in files), *(Path(name) for name in names if name is not None)]
+
+
+def _check_output(prefixes: Sequence[str], files_read: Sequence[Path]) -> None:
+    """Refuses to write where the run reads, in whatever way the two are named.
+
+    Raises:
+        ConfigError: an output is an input, or there is a folder in its place.
+    """
+    read = {os.path.realpath(path): path for path in files_read}
+    problems = folders_in_the_way(prefixes)
+    for path in (path for prefix in prefixes for path in files_of(prefix)):
+        if (same := read.get(os.path.realpath(path))) is not None:
+            problems.append(
+                Problem(
+                    f"{path}, which is to be written, is what is read: {same}",
+                    advice="give another --output-prefix",
+                )
+            )
+    if problems:
+        raise ConfigError(problems)
+
+
+def _total_bytes(files: Sequence[InputFile]) -> int | None:
+    """Bytes of text; None for packed files: how much is in them is known when they have been read."""
+    if any(file.is_packed for file in files):
+        return None
+    return sum(file.num_bytes for file in files)
+
+
 def _check_partitions(partitions: int, workers: int, files: Sequence[InputFile]) -> None:
     problems = []
     if workers < partitions:
@@ -292,14 +353,12 @@ class _Job:
         )
 
 
-def _write(job: _Job, output_prefix: str, progress: Progress) -> None:
+def _write(job: _Job, output_prefix: str, prefixes: Mapping[str, str], progress: Progress) -> None:
     start = time.perf_counter()
-    level = "sentence" if job.encode.splitter else "document"
-    prefixes = {key: f"{output_prefix}_{key}_{level}" for key in job.encode.keys}
-    tell_of_earlier(output_prefix, prefixes.values())
+    tell_of_earlier(output_prefix, tuple(prefixes.values()))
     dtype = token_dtype(job.tokenizer.vocab_size)
     with progress, described_pairs_to_write(prefixes, dtype, job.info()) as builders:
-        totals = _read(job, Path(f"{output_prefix}.part{os.getpid()}"), builders, progress)
+        totals = _read(job, Path(f"{output_prefix}{temporary_suffix('part')}"), builders, progress)
         for key, builder in builders.items():
             if builder.num_documents == 0:
                 raise DataError(no_text(key, totals))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Sequence
 
+from megatron_ds.cli.token_files import tell_of_leftovers
 from megatron_ds.data.indexed_dataset import idx_path
 from megatron_ds.data.write_tokens import Builders, Totals
 from megatron_ds.errors import Problem
 from megatron_ds.utils.logging import logger
 
 
-def tell_of_earlier(output_prefix: str, prefixes: Iterable[str]) -> None:
+def tell_of_earlier(output_prefix: str, prefixes: Sequence[str]) -> None:
     """Tells which files will be replaced, and which ones a run that was killed has left.
 
     Args:
@@ -23,17 +22,7 @@ def tell_of_earlier(output_prefix: str, prefixes: Iterable[str]) -> None:
     for prefix in prefixes:
         if idx_path(prefix).exists():
             logger.info("%s.bin and .idx are there already; they are replaced when this run is complete", prefix)
-    path = Path(output_prefix)
-    if not path.parent.is_dir():
-        return
-    # Not removed: another machine that shares the folder may be writing them.
-    temporary = re.compile(re.escape(path.name) + r"(_.+)?\.part\d+")
-    if left := sorted(each.name for each in path.parent.iterdir() if temporary.fullmatch(each.name)):
-        logger.warning(
-            "%s in %s: left by a run that was killed, or written by one that still runs; remove them in the first case",
-            ", ".join(left),
-            path.parent,
-        )
+    tell_of_leftovers(prefixes, output_prefix)
 
 
 def no_text(key: str, totals: Totals) -> Problem:

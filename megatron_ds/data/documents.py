@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,13 +61,20 @@ class Texts:
     first_bad: str = ""
 
 
-def read_texts(batch: DocumentBatch, keys: Sequence[str], *, skip_bad: bool) -> Texts:
+def read_texts(
+    batch: DocumentBatch,
+    keys: Sequence[str],
+    *,
+    skip_bad: bool,
+    fault: Callable[[str], str | None] | None = None,
+) -> Texts:
     """The texts of each key in a batch.
 
     Args:
         batch: the documents.
         keys: the keys that hold texts.
         skip_bad: leave bad documents out, under all keys, and count them.
+        fault: says what in a text makes it bad, to be read after "has", or None; without it every text is good.
 
     Raises:
         DataError: a document is bad and `skip_bad` is false. Names its place.
@@ -76,7 +83,7 @@ def read_texts(batch: DocumentBatch, keys: Sequence[str], *, skip_bad: bool) -> 
     for index in range(len(batch)):
         try:
             document = batch.document(index)
-            found = [""] * len(keys) if document is None else [_text(document, key) for key in keys]
+            found = [""] * len(keys) if document is None else [_text(document, key, fault) for key in keys]
         except BadDocumentError as error:
             what = f"{batch.place(index)} {error.detail}"
             if not skip_bad:
@@ -103,7 +110,7 @@ def decode_utf8(text: bytes) -> str:
         raise BadDocumentError("not UTF-8", f"is not UTF-8: {found}") from None
 
 
-def _text(document: Mapping[str, object], key: str) -> str:
+def _text(document: Mapping[str, object], key: str, fault: Callable[[str], str | None] | None) -> str:
     if key not in document:
         has = ", ".join(map(repr, document)) or "none"
         raise BadDocumentError(f"no key {key!r}", f"has no key {key!r}; it has {has}")
@@ -118,4 +125,6 @@ def _text(document: Mapping[str, object], key: str) -> str:
     except UnicodeEncodeError as error:
         half = f"half of a surrogate pair (\\u{ord(text[error.start]):04x})"
         raise BadDocumentError("half of a surrogate pair", f"has {half} under {key!r}, which is no text") from None
+    if fault is not None and (found_in_text := fault(text)) is not None:
+        raise BadDocumentError(f"not token ids under {key!r}", f"has {found_in_text}, under {key!r}")
     return text

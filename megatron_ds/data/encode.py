@@ -20,6 +20,7 @@ from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.sentences import SentenceSplitter
 from megatron_ds.errors import DataError, Problem
 from megatron_ds.tokenizers import Tokenizer, TokenizerOptions, build_tokenizer, with_backend
+from megatron_ds.tokenizers.plain import NullTokenizer
 from megatron_ds.utils.processes import end_with_parent
 
 # What is read ahead for a worker: a few batches as they usually are, but not of the longest documents.
@@ -94,6 +95,8 @@ class Encoder:
         self._options = options
         self._tokenizer = tokenizer
         self._dtype = token_dtype(tokenizer.vocab_size)
+        # The only tokenizer that can't encode every text.
+        self._fault = tokenizer.fault if isinstance(tokenizer, NullTokenizer) else None
 
     def encode(self, batch: DocumentBatch) -> EncodedBatch:
         """Encodes one batch.
@@ -101,7 +104,7 @@ class Encoder:
         Raises:
             DataError: a document is bad, and bad ones are not skipped; names its place.
         """
-        texts = read_texts(batch, self._options.keys, skip_bad=self._options.skip_bad)
+        texts = read_texts(batch, self._options.keys, skip_bad=self._options.skip_bad, fault=self._fault)
         documents = {key: self._encode_texts(each) for key, each in texts.by_key.items()}
         return EncodedBatch(documents, len(batch), batch.num_bytes, texts.bad, texts.first_bad)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ _DEFAULT_SPLIT = "train"
 # Rows that are turned into Python objects at a time. Few: one of them may have megabytes.
 _ROWS_AT_A_TIME = 16
 _SECONDS_FOR_HUB = 10.0
+_DAMAGED_ADVICE = "check its files, or copy or download it again; nothing was written"
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,22 @@ def _open(name: str, choice: DatasetChoice) -> Any:
     datasets = _import_datasets()
     if not path.is_dir():
         _check_hub(name)
-    try:
+    advice = "check --input, --dataset-config and --dataset-split; nothing was written"
+    with _named_errors(f"dataset {name} can't be opened", advice):
         return datasets.load_dataset(name, choice.config, split=choice.split or _DEFAULT_SPLIT, streaming=True)
+
+
+@contextmanager
+def _named_errors(what: str, advice: str) -> Iterator[None]:
+    """Turns whatever the library raises into a message that starts with `what`.
+
+    Raises:
+        DataError: in the place of any error.
+    """
+    try:
+        yield
     except Exception as error:  # The library and those below it have no common class.
-        raise DataError(
-            Problem(
-                f"dataset {name} can't be opened: {_first_line(error)}",
-                advice="check --input, --dataset-config and --dataset-split; nothing was written",
-            )
-        ) from None
+        raise DataError(Problem(f"{what}: {_first_line(error.__cause__ or error)}", advice=advice)) from None
 
 
 def _open_saved(path: Path, choice: DatasetChoice) -> Any:
@@ -88,18 +97,31 @@ def _open_saved(path: Path, choice: DatasetChoice) -> Any:
             Problem(f"{path} was saved by save_to_disk and has no configurations", advice="leave --dataset-config out")
         )
     folder = _saved_split(path, choice.split)
-    state = _read_json(folder / "state.json")
-    files = [str(folder / each["filename"]) for each in state["_data_files"]]
+    files = [str(folder / name) for name in _data_files(folder / "state.json")]
     if missing := [file for file in files if not Path(file).is_file()]:
         raise DataError(damaged_input(folder, f"lacks {Path(missing[0]).name}"))
     # Not `load_from_disk`: that maps the files, and every page that was read counts as memory of this process.
-    return _import_datasets().load_dataset("arrow", data_files=files, split="train", streaming=True)
+    datasets = _import_datasets()
+    # It reads the first of them for the names of the columns.
+    with _named_errors(f"dataset {folder} can't be opened", _DAMAGED_ADVICE):
+        return datasets.load_dataset("arrow", data_files=files, split="train", streaming=True)
+
+
+def _data_files(state_path: Path) -> list[str]:
+    """The names of a saved dataset's files."""
+    state = _read_json(state_path)
+    try:
+        return [str(each["filename"]) for each in state["_data_files"]]
+    except (KeyError, TypeError):
+        raise DataError(damaged_input(state_path, "names no data files")) from None
 
 
 def _saved_split(path: Path, split: str | None) -> Path:
     """The folder of a split of a saved dataset."""
     if (path / "dataset_dict.json").is_file():
-        splits = list(_read_json(path / "dataset_dict.json")["splits"])
+        splits = _read_json(path / "dataset_dict.json").get("splits")
+        if not isinstance(splits, list):
+            raise DataError(damaged_input(path / "dataset_dict.json", "names no splits"))
         if (split or _DEFAULT_SPLIT) not in splits:
             raise DataError(_no_split(path, split or _DEFAULT_SPLIT, splits))
         return path / (split or _DEFAULT_SPLIT)
@@ -122,6 +144,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(damaged_input(path, f"can't be read: {error}")) from None
+    if not isinstance(content, dict):
+        raise DataError(damaged_input(path, "has no JSON object"))
     return content
 
 
@@ -157,16 +181,8 @@ def _import_datasets() -> Any:
 def _tables(name: str, stream: Any) -> Iterator[dict[str, list[Any]]]:
     tables = stream.iter(batch_size=_ROWS_AT_A_TIME)
     while True:
-        try:
+        with _named_errors(f"dataset {name} can't be read", _DAMAGED_ADVICE):
             table = next(tables, None)
-        except Exception as error:  # See `_open`.
-            cause = error.__cause__ or error
-            raise DataError(
-                Problem(
-                    f"dataset {name} can't be read: {_first_line(cause)}",
-                    advice="check its files, or copy or download it again; nothing was written",
-                )
-            ) from None
         if table is None:
             return
         yield table

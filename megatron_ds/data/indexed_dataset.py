@@ -23,6 +23,7 @@ from megatron_ds.data.indexed_format import (
     dtype_code,
     read_header,
 )
+from megatron_ds.data.replace_files import NewFile, put_in_place, temporary_suffix
 from megatron_ds.errors import DataError, Problem
 
 Array = NDArray[Any]
@@ -231,9 +232,10 @@ class IndexedDatasetBuilder:
         # Tokens per sequence, and sequences per document.
         self._sizes = _Spool(bin_path(prefix).parent)
         self._sequences = _Spool(bin_path(prefix).parent)
-        self._temporary_bin = Path(f"{prefix}.bin.part{os.getpid()}")
-        self._temporary_idx = Path(f"{prefix}.idx.part{os.getpid()}")
-        self._file = self._temporary_bin.open("wb")
+        suffix = temporary_suffix("part")
+        self._temporary_bin = Path(f"{bin_path(prefix)}{suffix}")
+        self._temporary_idx = Path(f"{idx_path(prefix)}{suffix}")
+        self._file = self._temporary_bin.open("xb")
 
     @property
     def num_documents(self) -> int:
@@ -246,9 +248,10 @@ class IndexedDatasetBuilder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.finalize()
-        else:
+        try:
+            if kind is None:
+                self.finalize()
+        finally:
             self.abort()
 
     def add_document(self, tokens: Array) -> None:
@@ -312,13 +315,17 @@ class IndexedDatasetBuilder:
         return tokens.astype(self.dtype)
 
     def finalize(self) -> None:
-        """Writes the index, if `prepare` has not, and moves both files to their final names."""
+        """Writes the index, if `prepare` has not, and moves both files to their final names.
+
+        Raises:
+            OSError: that can't be done; see `put_in_place`.
+        """
         self.prepare()
-        # An old index beside a new .bin would describe other documents, so it goes first: whenever this stops, the
-        # pair is whole or its .idx is missing.
-        idx_path(self.prefix).unlink(missing_ok=True)
-        self._temporary_bin.replace(bin_path(self.prefix))
-        self._temporary_idx.replace(idx_path(self.prefix))
+        put_in_place([self.new_files()])
+
+    def new_files(self) -> tuple[NewFile, NewFile]:
+        """What there is to put in place after `prepare`: the ``.bin``, and the ``.idx`` that describes it."""
+        return NewFile(bin_path(self.prefix), self._temporary_bin), NewFile(idx_path(self.prefix), self._temporary_idx)
 
     def prepare(self) -> None:
         """Writes everything that there is to write, under temporary names: a full disk is found out here.
@@ -352,7 +359,7 @@ class IndexedDatasetBuilder:
             num_sequences += int(sequences.sum(dtype=np.int64))
 
     def abort(self) -> None:
-        """Removes everything that this builder wrote. Files of an earlier run stay as they are."""
+        """Removes what this builder wrote and is not in its place. Files of an earlier run stay as they are."""
         # On a full disk, closing fails as well: it writes what is still in the buffer.
         with contextlib.suppress(OSError):
             self._file.close()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import bz2
 import glob
-import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import BinaryIO, cast
 
 from backports import zstd
 
+from megatron_ds.data.compression import OPENERS, looks_compressed
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.utils.logging import logger
 
@@ -23,19 +22,6 @@ from megatron_ds.utils.logging import logger
 FORMATS = ("jsonl", "text", "csv", "tsv", "parquet", "hf")
 _FORMAT_OF_SUFFIX = {".txt": "text", ".text": "text", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}
 _REFUSED = (".zip", ".tar", ".tgz", ".7z", ".rar")
-
-
-def _open_zst(path: Path, mode: Literal["rb"]) -> Any:
-    # By default, files of `zstd --long=28` and more are refused: their window has to be in memory, 2 GiB at most.
-    return zstd.open(path, mode, options={zstd.DecompressionParameter.window_log_max: 31})
-
-
-_COMPRESSED: dict[str, Callable[[Path, Literal["rb"]], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-    ".zst": _open_zst,
-}
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ class InputFile:
     @property
     def is_packed(self) -> bool:
         """Whether the file has fewer bytes than its text, or how many it has is not known."""
-        return self.format in ("parquet", "hf") or self.path.suffix.lower() in _COMPRESSED
+        return self.format in ("parquet", "hf") or self.path.suffix.lower() in OPENERS
 
     @property
     def num_bytes(self) -> int:
@@ -88,7 +74,11 @@ def find_inputs(names: Sequence[str], input_format: str | None) -> list[InputFil
     files: list[InputFile] = []
     problems: list[Problem] = []
     for name in names:
-        paths = _dataset(name) if input_format == "hf" else _expand(name)
+        try:
+            paths = _dataset(name) if input_format == "hf" else _expand(name)
+        except OSError as error:
+            # A folder that can't be searched, a name that is too long.
+            paths = Problem(f"--input {name} can't be looked for: {error}", advice="check --input and permissions")
         if isinstance(paths, Problem):
             problems.append(paths)
             continue
@@ -126,25 +116,46 @@ def _expand(name: str) -> list[Path] | Problem:
             f"--input {name} is a folder",
             advice=f"name its files, for instance '{path}/*.jsonl', or give --input-format hf for a dataset",
         )
+    if path.exists():
+        return Problem(
+            f"--input {name} is {_kind(path)}, which can't be read: only files can, as their size has to be known",
+            advice="write its content to a file first",
+        )
     if not any(letter in name for letter in "*?["):
         return Problem(f"input file not found: {name}", advice="check --input")
     found = sorted(Path(each) for each in glob.glob(name, recursive=True))  # noqa: PTH207 (absolute patterns)
-    return [each for each in found if each.is_file()] or Problem(f"no file matches --input {name}")
+    if files := [each for each in found if each.is_file()]:
+        return files
+    # What may not be read matches nothing, without an error.
+    folder = next(each for each in path.parents if not any(letter in str(each) for letter in "*?["))
+    if folder.is_dir():
+        next(folder.iterdir(), None)
+    return Problem(f"no file matches --input {name}")
+
+
+def _kind(path: Path) -> str:
+    """What something is that is neither a file nor a folder."""
+    kinds = {
+        "a pipe": path.is_fifo,
+        "a device": lambda: path.is_char_device() or path.is_block_device(),
+        "a socket": path.is_socket,
+    }
+    return next((kind for kind, is_it in kinds.items() if is_it()), "no file")
 
 
 def _format_of(path: Path) -> str:
-    inner = Path(path.stem) if path.suffix.lower() in _COMPRESSED else path
+    inner = Path(path.stem) if path.suffix.lower() in OPENERS else path
     return _FORMAT_OF_SUFFIX.get(inner.suffix.lower(), "jsonl")
 
 
 def _refusal(file: InputFile) -> Problem | None:
     suffix = file.path.suffix.lower()
     if suffix in _REFUSED:
-        known = ", ".join(_COMPRESSED)
+        known = ", ".join(OPENERS)
         return Problem(
             f"{file.path} can't be read: {suffix} files are not supported", advice=f"unpack it, or use {known}"
         )
-    if file.format == "parquet" and suffix in _COMPRESSED:
+    if file.format == "parquet" and suffix in OPENERS:
         return Problem(f"{file.path} can't be read: Parquet compresses its columns itself", advice="unpack it first")
     return None
 
@@ -159,15 +170,15 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
     """Opens a file for reading bytes, unpacked when its suffix is that of a compression.
 
     Raises:
-        DataError: while reading: the compressed file is damaged.
+        DataError: the file is compressed and its suffix doesn't say so; or, while reading: it is damaged.
     """
-    opener = _COMPRESSED.get(path.suffix.lower())
+    opener = OPENERS.get(path.suffix.lower())
     if opener is None:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             yield file
         return
     try:
-        with opener(path, "rb") as unpacked:
+        with opener(path) as unpacked:
             # Lines are found by the buffer, in C; the unpacked file itself would look for them in Python.
             yield cast(BinaryIO, io.BufferedReader(unpacked, 1 << 16))
     except (EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
@@ -177,3 +188,17 @@ def open_input(path: Path) -> Iterator[BinaryIO]:
         if error.errno is not None:
             raise
         raise DataError(damaged_input(path, f"is damaged, or not a {path.suffix} file: {error}")) from None
+
+
+@contextmanager
+def open_plain(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file that is not packed for reading bytes.
+
+    Raises:
+        DataError: it starts like a compressed file.
+    """
+    with path.open("rb") as file:
+        if found := looks_compressed(file.peek(16)):
+            name, suffix = found
+            raise DataError(Problem(f"{path} looks like {name}", advice=f"give it the suffix {suffix}"))
+        yield file

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from megatron_ds.data.documents import BadDocumentError, decode_utf8
-from megatron_ds.data.input_files import open_input
+from megatron_ds.data.input_files import open_input, open_plain
+from megatron_ds.errors import DataError, Problem
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# A bracket alone in the first line, or before the first object.
+_LIST_OF_OBJECTS = re.compile(rb"\s*\[\s*(\{|$)")
 
 
 @dataclass(frozen=True)
@@ -54,19 +58,29 @@ class LineBatch:
 
 
 def read_line_batches(files: Sequence[Path], batch_bytes: int) -> Iterator[LineBatch]:
-    """Reads files line by line into batches that stop at `batch_bytes`, or with the line that passes it."""
+    """Reads files line by line into batches that stop at `batch_bytes`, or with the line that passes it.
+
+    Raises:
+        DataError: a file is one JSON list, or damaged.
+    """
     for path in files:
         with open_input(path) as file:
             number = 1
             while lines := tuple(file.readlines(batch_bytes)):
+                if number == 1:
+                    _check_first_line(path, lines[0])
                 yield LineBatch(path, number, lines)
                 number += len(lines)
 
 
 def read_span(path: Path, span: tuple[int, int], batch_bytes: int) -> Iterator[LineBatch]:
-    """Reads a part of a file, which starts and ends between two lines, like `read_line_batches`."""
+    """Reads a part of a file, which starts and ends between two lines, like `read_line_batches`.
+
+    Raises:
+        DataError: the file is one JSON list, or packed.
+    """
     start, end = span
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         file.seek(start)
         number = 1
         place = start
@@ -78,8 +92,21 @@ def read_span(path: Path, span: tuple[int, int], batch_bytes: int) -> Iterator[L
                 place += len(line)
             if not lines:
                 return
+            if start == 0 and number == 1:
+                _check_first_line(path, lines[0])
             yield LineBatch(path, number, tuple(lines), start)
             number += len(lines)
+
+
+def _check_first_line(path: Path, line: bytes) -> None:
+    """Refuses a list of objects: its lines would be bad one by one, but for the last, which has no comma behind it."""
+    if _LIST_OF_OBJECTS.match(line.removeprefix(BYTE_ORDER_MARK).rstrip()):
+        raise DataError(
+            Problem(
+                f"{path} is a JSON list, not JSON lines",
+                advice=f"convert it to one object a line: jq -c '.[]' {path.name}; nothing was written",
+            )
+        )
 
 
 # For a message only: the lines before a part of a file are not counted unless one is bad.

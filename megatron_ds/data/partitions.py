@@ -16,7 +16,7 @@ import numpy as np
 
 from megatron_ds.data.encode import EncodeOptions, encode_in_order, own_tokenizer, to_pass_on
 from megatron_ds.data.hugging_face import DatasetChoice
-from megatron_ds.data.indexed_dataset import IndexedDataset
+from megatron_ds.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 from megatron_ds.data.indexed_format import token_dtype
 from megatron_ds.data.input_files import InputFile
 from megatron_ds.data.read_inputs import read_batches
@@ -149,17 +149,18 @@ def add_partitions(
         totals = Totals()
         for number, result in enumerate(results):
             totals.add(result)
-            for key, builder in builders.items():
-                builder.add_dataset(IndexedDataset(_prefix(folder, number, key)))
-                for file in folder.glob(f"{number}_{key}.*"):
-                    file.unlink()
+            for key, prefix in _prefixes(folder, number, options.encode.keys).items():
+                builders[key].add_dataset(IndexedDataset(prefix))
+                bin_path(prefix).unlink()
+                idx_path(prefix).unlink()
         return totals
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _prefix(folder: Path, number: int, key: str) -> str:
-    return str(folder / f"{number}_{key}")
+def _prefixes(folder: Path, number: int, keys: Sequence[str]) -> dict[str, str]:
+    """The pair of each key of a partition. Keys may have any letters, so they are numbered."""
+    return {key: str(folder / f"{number}_{index}") for index, key in enumerate(keys)}
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _started(
     connections, processes = [], []
     for number, partition in enumerate(partitions):
         receiver, sender = context.Pipe(duplex=False)
-        prefixes = {key: _prefix(folder, number, key) for key in options.encode.keys}
+        prefixes = _prefixes(folder, number, options.encode.keys)
         process = context.Process(
             target=_run_partition, args=(partition, options, prefixes, to_pass_on(tokenizer), sender, stop)
         )

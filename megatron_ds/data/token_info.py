@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.indexed_format import broken_file
+from megatron_ds.data.replace_files import NewFile, put_in_place, temporary_suffix
 from megatron_ds.errors import DataError, Problem
 
 
@@ -88,23 +90,41 @@ def read_token_info(prefix: str) -> TokenInfo | None:
     return _checked(path, content)
 
 
-def write_token_info(prefix: str, info: TokenInfo) -> None:
-    """Writes the file beside a pair that is complete; it appears whole or not at all."""
-    temporary = Path(f"{info_path(prefix)}.part{os.getpid()}")
+def write_token_info(path: Path, info: TokenInfo) -> None:
+    """Writes a description to the disk."""
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(asdict(info), file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def put_pairs_in_place(pairs: Sequence[tuple[IndexedDatasetBuilder, TokenInfo | None]]) -> None:
+    """Puts finished pairs and their descriptions in the place of earlier ones, all of them or none.
+
+    Everything is written before anything is replaced.
+
+    Args:
+        pairs: builders to which everything was added, each with the description of its pair; None: the pair has
+            none, and an earlier pair's goes.
+
+    Raises:
+        OSError: the disk is full, or a file can't be replaced; see `put_in_place`.
+    """
+    suffix = temporary_suffix("part")
+    temporary = [Path(f"{info_path(builder.prefix)}{suffix}") for builder, _ in pairs]
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(asdict(info), file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(info_path(prefix))
+        groups = []
+        for (builder, info), new_info in zip(pairs, temporary, strict=True):
+            builder.prepare()
+            if info is not None:
+                write_token_info(new_info, info)
+            new_bin, new_idx = builder.new_files()
+            groups.append([new_bin, NewFile(info_path(builder.prefix), new_info if info else None), new_idx])
+        put_in_place(groups)
     finally:
-        temporary.unlink(missing_ok=True)
-
-
-def remove_token_info(prefix: str) -> None:
-    """Removes the file of an earlier pair, before another pair takes that one's place."""
-    info_path(prefix).unlink(missing_ok=True)
+        for path in temporary:
+            path.unlink(missing_ok=True)
 
 
 def merge_token_infos(infos: Sequence[tuple[str, TokenInfo | None]]) -> TokenInfo | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from megatron_ds.data.encode import EncodedBatch
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
-from megatron_ds.data.token_info import TokenInfo, remove_token_info, write_token_info
+from megatron_ds.data.token_info import TokenInfo, put_pairs_in_place
 
 Builders = Mapping[str, IndexedDatasetBuilder]
 
@@ -78,23 +78,24 @@ def pairs_to_write(prefixes: Mapping[str, str], dtype: np.dtype[Any]) -> Iterato
 
 @contextmanager
 def described_pairs_to_write(prefixes: Mapping[str, str], dtype: np.dtype[Any], info: TokenInfo) -> Iterator[Builders]:
-    """The same, with the ``.json`` beside each pair that says what it was made with.
+    """The same, with the ``.json`` beside each pair that says what it was made with; all keys' files appear, or none.
 
     Args:
         prefixes: path of each key's pair, without suffix.
         dtype: dtype of the tokens.
         info: the description; key and numbers are filled in.
     """
-    with pairs_to_write(prefixes, dtype) as builders:
+    with ExitStack() as stack:
+        builders: dict[str, IndexedDatasetBuilder] = {}
+        for key, prefix in prefixes.items():
+            builders[key] = IndexedDatasetBuilder(prefix, dtype)
+            stack.callback(builders[key].abort)
         yield builders
-        # No key's files are replaced before those of all keys are written.
-        for builder in builders.values():
-            builder.prepare()
-        for builder in builders.values():
-            remove_token_info(builder.prefix)
-    for key, builder in builders.items():
-        counted = replace(info, keys=(key,), documents=builder.num_documents, tokens=builder.num_tokens)
-        write_token_info(builder.prefix, counted)
+        put_pairs_in_place([(builder, _counted(info, key, builder)) for key, builder in builders.items()])
+
+
+def _counted(info: TokenInfo, key: str, builder: IndexedDatasetBuilder) -> TokenInfo:
+    return replace(info, keys=(key,), documents=builder.num_documents, tokens=builder.num_tokens)
 
 
 def add_batches(batches: Iterable[EncodedBatch], builders: Builders, report: Callable[[Advance], None]) -> Totals:

@@ -65,16 +65,25 @@ class NullTokenizer:
         """The numbers in `text`, separated by white space.
 
         Raises:
-            DataError: something is not a number, or not an id of this vocabulary.
+            DataError: something is no id of this vocabulary; see `fault`.
         """
-        try:
-            ids = [int(word) for word in text.split()]
-        except ValueError as error:
-            raise DataError(Problem(f"NullTokenizer reads ids separated by spaces: {error}")) from None
-        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            wrong = next(token for token in ids if not 0 <= token < self.vocab_size)
-            raise DataError(Problem(f"token id {wrong} is outside of the vocabulary of {self.vocab_size} ids"))
-        return ids
+        if (fault := self.fault(text)) is not None:
+            raise DataError(Problem(f"NullTokenizer reads ids separated by spaces; the text has {fault}"))
+        return [int(word.lstrip("0") or "0") for word in text.split()]
+
+    def fault(self, text: str) -> str | None:
+        """What in `text` is no id of this vocabulary; None when all of it are ids.
+
+        An id is written with the digits 0 to 9 alone: `int` would also take ``1_0``, ``+5`` and digits of any script.
+        """
+        for word in text.split():
+            if not (word.isascii() and word.isdigit()):
+                return f"{word[:40]!r} where an id belongs"
+            # Python converts no number of thousands of digits.
+            digits = word.lstrip("0") or "0"
+            if len(digits) > len(str(self.vocab_size)) or int(digits) >= self.vocab_size:
+                return f"id {word[:40]}, outside of the vocabulary of {self.vocab_size} ids"
+        return None
 
     def encode_flat(self, texts: Sequence[str], *, allow_special: bool = False) -> FlatIds:  # noqa: ARG002
         """The numbers in all texts, int64."""

@@ -113,3 +113,22 @@ def test_bad_lines_of_every_kind_are_skipped_under_all_keys_and_counted(
     for reason in set(BAD.values()):
         assert f"{list(BAD.values()).count(reason)} {reason}" in message
     assert f"the first: {source}:2 is not JSON" in message
+
+
+@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
+def test_line_that_is_not_ids_is_a_bad_line_for_the_null_tokenizer(
+    tmp_path: Path, arrangement: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = ["1_0", "\u0663", "+5", "one", "10"]
+    source = tmp_path / "in.jsonl"
+    texts = [text for each in bad for text in ("5 9 0", each)]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    options = ("--vocab-size", "10", *arrangement)
+    with pytest.raises(DataError, match=rf"{source}:2 has '1_0' where an id belongs, under 'text'\n.*--skip-bad-lines"):
+        preprocess_files(source, tmp_path / "out" / "x", *options, tokenizer="NullTokenizer")
+    assert list((tmp_path / "out").iterdir()) == []
+    with caplog.at_level(logging.WARNING, "megatron_ds"):
+        preprocess_files(source, tmp_path / "out" / "x", *options, "--skip-bad-lines", tokenizer="NullTokenizer")
+    indexed = IndexedDataset(str(tmp_path / "out" / "x_text_document"))
+    assert [indexed[number].tolist() for number in range(len(indexed))] == [[5, 9, 0]] * 5
+    assert "5 bad lines skipped: 5 not token ids under 'text'; the first: " in caplog.text

@@ -6,7 +6,7 @@ import pytest
 
 from megatron_ds.config.blocks import DataConfig
 from megatron_ds.data import SampleCounts, check_data
-from megatron_ds.data.token_info import TokenInfo, write_token_info
+from megatron_ds.data.token_info import TokenInfo, info_path, write_token_info
 from tests.data.conftest import write_documents
 
 
@@ -141,7 +141,7 @@ def test_check_sees_an_eod_beyond_the_tokens_that_are_looked_at(
 def test_check_another_eod_than_the_data_was_made_with_is_refused(tmp_path: Path) -> None:
     """Not every id that is in the data ends documents."""
     prefix = write_documents(tmp_path / "a", [[*range(1, 30), 0]] * 3)
-    write_token_info(prefix, TokenInfo("X", "f", 30, 0, True, ("text",), False, None, False, False, 3, 90))
+    write_token_info(info_path(prefix), TokenInfo("X", "f", 30, 0, True, ("text",), False, None, False, False, 3, 90))
     data = DataConfig(data_path=[prefix], split="1,0,0", eod_id=7, reset_position_ids=True)
     (problem,) = check_data(data, seq_length=8, samples=SampleCounts(1, 0, 0))
     assert "eod_id is 7" in problem.message

@@ -113,6 +113,25 @@ def test_dataset_damaged_files_are_named(tmp_path: Path, saved: Path) -> None:
         run(saved, tmp_path / "out", *HF)
 
 
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("num_bytes", [0, 3, 100, -40])
+def test_dataset_saved_file_that_is_cut_is_one_error(tmp_path: Path, saved: Path, number: int, num_bytes: int) -> None:
+    shard = next((saved / "train").glob(f"data-0000{number}-*.arrow"))
+    shard.write_bytes(shard.read_bytes()[:num_bytes])
+    with pytest.raises(DataError, match=r"dataset .* can't be (opened|read): .*\n.*nothing was written"):
+        run(saved, tmp_path / "out" / "x", *HF)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"_data_files": null}', '{"_data_files": [1]}', "{"])
+def test_dataset_saved_with_a_damaged_state_is_one_error(tmp_path: Path, saved: Path, content: str) -> None:
+    (saved / "train" / "state.json").write_text(content)
+    with pytest.raises(DataError, match=rf"{saved / 'train' / 'state.json'} "):
+        run(saved, tmp_path / "out", *HF)
+    (saved / "dataset_dict.json").write_text(content)
+    with pytest.raises(DataError, match=rf"{saved / 'dataset_dict.json'} "):
+        run(saved, tmp_path / "out", *HF)
+
+
 def test_dataset_wrong_names_are_told_before_anything_is_read(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "in.jsonl", ["a"])
     with pytest.raises(ConfigError) as error:

@@ -2,20 +2,26 @@ from __future__ import annotations
 
 import bz2
 import csv
+import errno
 import gzip
 import io
 import logging
 import lzma
+import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from backports import zstd
 
+from megatron_ds.data import input_files
+from megatron_ds.data.input_files import open_input
 from megatron_ds.data.records import RecordBatch, read_csv, read_parquet, read_text_files
 from megatron_ds.errors import ConfigError, DataError
 from tests.data.test_preprocess import run, text_of, write_lines
@@ -123,9 +129,112 @@ def test_input_json_lines_named_txt_are_told(tmp_path: Path, caplog: pytest.LogC
     assert texts_of(tmp_path / "*.txt", tmp_path, "--input-format", "jsonl") == ["a", "b"] * 2
 
 
+@pytest.mark.parametrize(("suffix", "compress"), COMPRESSIONS.items())
+@pytest.mark.parametrize("partitions", ["1", "2"])
+def test_input_compressed_file_with_anything_but_whole_streams_is_named_and_nothing_stays(
+    tmp_path: Path, suffix: str, compress, partitions: str
+) -> None:
+    source = tmp_path / f"in.jsonl{suffix}"
+    whole = compress(write_lines(tmp_path / "in.jsonl", [str(number) for number in range(5000)]).read_bytes())
+    small = compress(b'{"text": "a"}\n')
+    damaged_header = bytes(byte ^ 0xFF for byte in small[:4]) + small[4:]
+    contents = (b"", whole + damaged_header, whole + b"garbage", whole + small + b"x", whole + small[:3], small + b"\n")
+    for content in (*contents, small + damaged_header + small):
+        source.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{source} is damaged"):
+            run(source, tmp_path / "out" / "x", "--partitions", partitions, "--workers", partitions)
+        assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_input_xz_padding_between_and_behind_streams_is_skipped(tmp_path: Path) -> None:
+    first, second = (lzma.compress(b'{"text": "%s"}\n' % text) for text in (b"a", b"b"))
+    source = tmp_path / "in.jsonl.xz"
+    source.write_bytes(first + bytes(4) + second + bytes(100_000))
+    assert texts_of(source, tmp_path) == ["a", "b"]
+    source.write_bytes(first + bytes(3))
+    with pytest.raises(DataError, match="3 bytes of padding behind a stream, no multiple of 4"):
+        run(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("suffix", "compress"), COMPRESSIONS.items())
+def test_input_compressed_file_is_read_like_the_plain_one_in_pieces_of_any_size(
+    tmp_path: Path, suffix: str, compress
+) -> None:
+    plain = random.Random(1).randbytes(300_000) + bytes(1_000_000)
+    source = tmp_path / f"in{suffix}"
+    source.write_bytes(compress(plain[:1000]) + compress(b"") + compress(plain[1000:]))
+    with open_input(source) as file:
+        assert file.read() == plain
+    with open_input(source) as file:
+        assert b"".join(iter(lambda: file.read(7777), b"")) == plain
+
+
+@pytest.mark.parametrize(("suffix", "compress"), COMPRESSIONS.items())
+@pytest.mark.parametrize("name", ["in.jsonl", "in", "in.txt", "in.csv"])
+def test_input_compressed_file_without_its_suffix_is_told(tmp_path: Path, suffix: str, compress, name: str) -> None:
+    (tmp_path / name).write_bytes(compress(b'{"text": "a"}\n' * 100))
+    for options in ((), ("--skip-bad-lines",), ("--partitions", "2", "--workers", "2")):
+        with pytest.raises(DataError, match=rf"{tmp_path / name} looks like .*\n  give it the suffix {suffix}$"):
+            run(tmp_path / name, tmp_path / "out" / "x", *options)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['[{"text": "a"}, {"text": "b"}]', '[\n{"text": "a"},\n{"text": "b"}\n]\n', '\ufeff [ \r\n{"text": "b"}\n]'],
+)
+@pytest.mark.parametrize("options", [(), ("--skip-bad-lines",), ("--partitions", "2", "--workers", "2")])
+def test_input_json_list_is_told(tmp_path: Path, content: str, options: tuple[str, ...]) -> None:
+    source = tmp_path / "in.json"
+    source.write_text(content, encoding="utf-8", newline="")
+    with pytest.raises(DataError, match=rf"{source} is a JSON list, not JSON lines\n  convert it to one object a line"):
+        run(source, tmp_path / "out" / "x", *options)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_input_line_with_a_list_is_a_bad_line(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('[1, 2]\n{"text": "a"}\n[\n')
+    with pytest.raises(DataError, match="1 is a JSON list, not an object"):
+        run(tmp_path / "in.jsonl", tmp_path / "out")
+    assert texts_of(tmp_path / "in.jsonl", tmp_path, "--skip-bad-lines") == ["a"]
+
+
+def test_input_pipe_or_device_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ConfigError) as error:
+        run([tmp_path / "fifo", Path("/dev/null")], tmp_path / "out")
+    assert [problem.message for problem in error.value.problems] == [
+        f"--input {name} is {kind}, which can't be read: only files can, as their size has to be known"
+        for name, kind in ((tmp_path / "fifo", "a pipe"), ("/dev/null", "a device"))
+    ]
+
+
+@pytest.mark.parametrize("options", [(), ("--input-format", "hf")])
+def test_input_that_cannot_be_looked_for_is_told(
+    tmp_path: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"can't be looked for: .*File name too long"):
+        run([tmp_path / ("x" * 300)], tmp_path / "out", *options)
+    # Root may search every folder, so the tests can't make one that may not be.
+    closed = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "closed" / "a"))
+    monkeypatch.setattr(input_files, "_expand", Mock(side_effect=closed))
+    monkeypatch.setattr(input_files, "_dataset", Mock(side_effect=closed))
+    with pytest.raises(ConfigError, match=rf"--input {tmp_path}/a can't be looked for: .*Permission denied"):
+        run([tmp_path / "a"], tmp_path / "out", *options)
+
+
+def test_input_pattern_in_a_folder_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied"))
+    monkeypatch.setattr(input_files.glob, "glob", lambda *_, **__: [])
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(ConfigError, match=r"\*\.jsonl can't be looked for: .*Permission denied"):
+        run([tmp_path / "a*" / "*.jsonl"], tmp_path / "out")
+    closed.assert_called_once()
+
+
 @pytest.mark.parametrize("name", ["in.jsonl", "in.txt", "in.jsonl.gz"])
 def test_input_empty_file_is_told(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
+    (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
     with pytest.raises(
         DataError, match=r"the input has no text under 'text': (it is empty|all of its 1 lines are empty)"
     ):

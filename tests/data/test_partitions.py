@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import logging
 import multiprocessing
 import os
@@ -48,6 +49,17 @@ def test_partitions_files_are_those_of_one_partition(
     assert files_of(tmp_path / "many") == files_of(tmp_path / "one")
     assert [message for message in caplog.messages if "is cut into" not in message] == expected
     assert not list(tmp_path.glob("*.part*"))
+
+
+def test_partitions_keys_of_any_letters_and_keys_that_begin_alike_do_not_meet(tmp_path: Path) -> None:
+    keys = ["a", "a.b", "**", "[x", "0_a", "", ".."]
+    source = tmp_path / "in.jsonl"
+    documents = [{key: f"{key} {number}" for key in keys} for number in range(50)]
+    source.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    for name, options in (("one", ()), ("two", ("--partitions", "2", "--workers", "2"))):
+        preprocess_files(source, tmp_path / name, "--json-keys", *keys, *options)
+    assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
+    assert len(files_of(tmp_path / "one")) == 3 * len(keys)
 
 
 def test_partitions_of_processes_that_are_not_forked_give_the_same(

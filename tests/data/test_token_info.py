@@ -23,7 +23,7 @@ def write_pair(prefix: Path, info: TokenInfo | None) -> str:
     with IndexedDatasetBuilder(str(prefix), np.uint16) as builder:
         builder.add_documents(np.arange(5), np.array([2, 3]))
     if info is not None:
-        write_token_info(str(prefix), info)
+        write_token_info(info_path(str(prefix)), info)
     return str(prefix)
 
 
@@ -79,7 +79,7 @@ def test_token_info_of_files_from_other_tools_is_none(tmp_path: Path) -> None:
 
 def test_token_info_is_read_as_it_was_written(tmp_path: Path) -> None:
     info = dataclasses.replace(INFO, eod_id=None, keys=("text", "títle"))
-    write_token_info(str(tmp_path / "a"), info)
+    write_token_info(info_path(str(tmp_path / "a")), info)
     assert read_token_info(str(tmp_path / "a")) == info
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
@@ -111,7 +111,7 @@ def test_merge_carries_the_description_over(tmp_path: Path) -> None:
 
 def test_merge_without_every_description_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     known, unknown = write_pair(tmp_path / "a", INFO), write_pair(tmp_path / "b", None)
-    write_token_info(str(tmp_path / "m"), INFO)
+    write_token_info(info_path(str(tmp_path / "m")), INFO)
     assert merge(tmp_path / "m", known, unknown) is None
     assert f"{unknown} has no .json that names its tokenizer, so the merged files have none" in caplog.text
     assert merge(tmp_path / "m", unknown, unknown) is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -159,11 +160,15 @@ def test_bytes_decode_to_the_text() -> None:
 def test_null_tokenizer_reads_numbers_below_its_vocab_size() -> None:
     tokenizer = build_tokenizer(Flags("NullTokenizer"), vocab_size=10)
     assert tokenizer.encode("0 9\n3") == [0, 9, 3]
+    assert tokenizer.encode("0" * 5000 + "7") == [7]
     assert tokenizer.decode([0, 9, 3]) == "0 9 3"
     assert tokenizer.eod_id is None
-    for text, message in (("10", "token id 10 is outside"), ("-1", "token id -1"), ("a", "invalid literal")):
-        with pytest.raises(DataError, match=message):
-            tokenizer.encode(text)
+    for number in ("10", "9" * 5000):
+        with pytest.raises(DataError, match=rf"the text has id {number[:40]}, outside of the vocabulary of 10 ids"):
+            tokenizer.encode(f"3 {number}")
+    for word in ("-1", "+5", "a", "1_0", "\u0663", "1.0", "\u00b2"):
+        with pytest.raises(DataError, match=re.escape(f"the text has {word!r} where an id belongs")):
+            tokenizer.encode(f"3 {word}")
 
 
 @pytest.mark.parametrize(
