@@ -9,6 +9,7 @@ import pytest
 
 from megatron_ds.cli.preflight import preflight
 from megatron_ds.errors import ConfigError, Problem
+from tests.data.conftest import write_documents
 from tests.launch.helpers import PP, TP, tiny_run, write_corpus
 
 
@@ -276,3 +277,18 @@ def test_padded_size_below_the_vocabulary_of_the_tokenizer_refused(corpus: str) 
     assert "pad_vocab_size_to 256 is less than the vocabulary of 257 ids" in only_problem(tiny_run(corpus, **changes))
     resolved, _ = preflight(tiny_run(corpus, **{**changes, "pad_vocab_size_to": "257"}), environment(1))
     assert resolved.run.model.padded_vocab_size(1) == 257
+
+
+@pytest.mark.parametrize("rank", ["0", "1", "3"])
+def test_corpus_of_five_tokens_is_refused_on_every_rank_before_a_model_is_built(tmp_path: Path, rank: str) -> None:
+    prefix = write_documents(tmp_path / "small", [[1, 2, 3, 4, 5]])
+    argv = tiny_run(prefix, seq_length="16", split="100,0,0")
+    text = only_problem(argv, 4, RANK=rank, LOCAL_RANK=rank)
+    assert "dataset has 5 tokens, needs at least 17" in text
+
+
+def test_training_data_as_validation_data_is_refused(corpus: str) -> None:
+    """D15."""
+    argv = tiny_run(corpus, data_path=None, split=None, train_data_path=corpus, valid_data_path=corpus)
+    text = only_problem(argv, 2)
+    assert "are both training and valid data" in text
