@@ -48,7 +48,7 @@ class StepResult:
         loss: mean over the global batch's tokens; a scalar tensor, so that reading it is the reader's choice.
         grad_norm: global gradient norm before clipping, every parameter counted once.
         learning_rate: the rate of this step.
-        skipped: no update was made, because the gradient was not finite.
+        skipped: no update was made, because the gradient was not finite; equal on all ranks.
         loss_scale: fp16's scale in this step; 1 otherwise.
     """
 

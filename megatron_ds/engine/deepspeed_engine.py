@@ -47,6 +47,10 @@ class DeepSpeedEngineBase(ABC):
         self._seed = seed
         self._learning_rate = learning_rate
         self._clip = clip
+        scaler = getattr(deepspeed_engine.optimizer, "loss_scaler", None)
+        if scaler is not None:
+            # Its bare exception at the lowest scale; whoever counts skipped steps has more to say.
+            scaler.raise_error_at_min_scale = False
 
     @property
     def zero_stage(self) -> int:
@@ -78,7 +82,7 @@ class DeepSpeedEngineBase(ABC):
         self.mpu.seed_step(self._seed, self.progress.step)
         loss = self._run_step(self._on_device(batches))
 
-        skipped = engine.skipped_steps > skipped_before
+        skipped = engine.skipped_steps > skipped_before or (self._clip is not None and self._clip.skipped)
         self.progress = self.progress.after_step(engine.train_batch_size(), skipped)
         norm = self._clip.last_norm if self._clip is not None else engine.get_global_grad_norm()
         return StepResult(loss, float(norm), rate, skipped, loss_scale)
