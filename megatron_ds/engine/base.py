@@ -105,6 +105,10 @@ class TrainEngine(Protocol):
         """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
         ...
 
+    def first_not_finite(self, batches: Sequence[Batch]) -> str | None:
+        """Runs the forward pass on a step's micro-batches; the first layer whose output is not finite, and its rank."""
+        ...
+
     def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""
         ...

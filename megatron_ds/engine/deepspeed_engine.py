@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from megatron_ds.data.batch import Batch
-from megatron_ds.engine.base import LearningRate, StepResult, TrainProgress
+from megatron_ds.engine.base import EvalResult, LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.grad_norm import ClipBeforeStep
+from megatron_ds.engine.not_finite import first_of_all_ranks, noting_not_finite
 from megatron_ds.engine.optimizer import catch_up
 from megatron_ds.engine.weights import replicas_differ
 from megatron_ds.errors import CheckpointError, Problem
@@ -68,6 +69,10 @@ class DeepSpeedEngineBase(ABC):
     @abstractmethod
     def _run_step(self, batches: Sequence[Batch]) -> Tensor:
         """Forward, backward and update; returns the global batch's loss."""
+
+    @abstractmethod
+    def evaluate(self, batches: Sequence[Batch]) -> EvalResult:
+        """The loss of this rank's micro-batches, without dropout and without gradients."""
 
     def train_step(self, batches: Sequence[Batch]) -> StepResult:
         """Runs one optimizer step over this rank's micro-batches of one global batch."""
@@ -124,6 +129,16 @@ class DeepSpeedEngineBase(ABC):
     def differing_replicas(self) -> list[str]:
         """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
         return replicas_differ(self.named_parameters(), self.mpu)
+
+    def first_not_finite(self, batches: Sequence[Batch]) -> str | None:
+        """Runs the forward pass on a step's micro-batches, without dropout.
+
+        Returns:
+            Canonical name of the first layer whose output is not finite, and the rank; None where all are.
+        """
+        with noting_not_finite(self.deepspeed_engine.module, self.named_parameters()) as found:
+            self.evaluate(batches)
+        return first_of_all_ranks(found)
 
     def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""

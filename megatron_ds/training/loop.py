@@ -54,11 +54,12 @@ def train(
 
     first_step = engine.progress.step
     while engine.progress.step < training.train_iters:
-        result = engine.train_step(next(batches))
+        micro_batches = next(batches)
+        result = engine.train_step(micro_batches)
         reporter.step(engine.progress, result)
 
         # Both checks come before a checkpoint that would keep what they find.
-        guard.check(engine.progress, result)
+        guard.check(engine, micro_batches, result)
         if training.check_tp_replicas_interval is not None and due(training.check_tp_replicas_interval):
             require_equal_replicas(engine)
         if due(training.eval_interval):

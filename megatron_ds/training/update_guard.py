@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from megatron_ds.checkpoint import find_checkpoint
 from megatron_ds.config.blocks import CheckpointConfig, TrainingConfig
-from megatron_ds.engine.base import StepResult, TrainProgress
+from megatron_ds.data.batch import Batch
+from megatron_ds.engine.base import StepResult, TrainEngine
 from megatron_ds.errors import CheckpointError, Problem, TrainingError
 
 
@@ -27,11 +29,12 @@ class UpdateGuard:
         self._checkpoint = checkpoint
         self._skipped_in_a_row = 0
 
-    def check(self, progress: TrainProgress, result: StepResult) -> None:
+    def check(self, engine: TrainEngine, batches: Sequence[Batch], result: StepResult) -> None:
         """Takes note of a step.
 
         Args:
-            progress: after the step.
+            engine: after the step.
+            batches: this rank's micro-batches of the step.
             result: of the step.
 
         Raises:
@@ -42,18 +45,20 @@ class UpdateGuard:
             self._skipped_in_a_row = 0
             return
         self._skipped_in_a_row += 1
+        step = engine.progress.step
         if not self._training.fp16:
             raise TrainingError(
                 Problem(
-                    f"step {progress.step}: the gradient is not finite (norm {result.grad_norm}); {_where(result)}",
+                    f"step {step}: the gradient is not finite (norm {result.grad_norm}); "
+                    f"{_where(engine, batches, result)}",
                     advice=f"{self._last_checkpoint()}; {_WAYS_OUT}",
                 )
             )
         if self._skipped_in_a_row >= self._training.max_skipped_steps:
             raise TrainingError(
                 Problem(
-                    f"step {progress.step}: fp16 skipped {self._skipped_in_a_row} steps in a row, the last one with a "
-                    f"loss scale of {result.loss_scale:g}; {_where(result)}",
+                    f"step {step}: fp16 skipped {self._skipped_in_a_row} steps in a row, the last one with a "
+                    f"loss scale of {result.loss_scale:g}; {_where(engine, batches, result)}",
                     advice=f"{self._last_checkpoint()}; {_WAYS_OUT}; bf16 needs no loss scale",
                 )
             )
@@ -72,9 +77,12 @@ class UpdateGuard:
 _WAYS_OUT = "try a lower learning rate or a longer warm-up, or look at this step's samples with megatron-ds data show"
 
 
-def _where(result: StepResult) -> str:
-    """Whether the numbers broke in the forward or in the backward pass."""
+def _where(engine: TrainEngine, batches: Sequence[Batch], result: StepResult) -> str:
+    """Whether the numbers broke in the forward or in the backward pass, and in which layer."""
     loss = float(result.loss)
+    layer = engine.first_not_finite(batches)
+    if layer is not None:
+        return f"in the forward pass, {layer} is the first layer whose output is not finite (loss {loss})"
     if math.isfinite(loss):
         return f"the loss is finite ({loss:.4f}), so it is the backward pass"
-    return f"neither is the loss ({loss}), so it is the forward pass"
+    return f"neither is the loss ({loss}), though every layer's output is: look at the loss"

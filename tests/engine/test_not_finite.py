@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.tiny_run import Case, TinyRun
 from megatron_ds.engine.base import StepResult, TrainProgress
@@ -60,13 +61,13 @@ def _train_into_nan(case: Case) -> _BadStep:
     tiny, loss = _tiny_run(case)
     guard = UpdateGuard(tiny.run.training, tiny.run.checkpoint)
     for step in range(BAD_STEP):
-        guard.check(tiny.engine.progress, tiny.train_step(step))
+        guard.check(tiny.engine, tiny.batches(step), tiny.train_step(step))
     before = _weights(tiny)
     loss.factor = float("nan") if dist.get_rank() == BAD_RANK else 1.0
     result = tiny.train_step(BAD_STEP)
     after = _weights(tiny)
     with pytest.raises(TrainingError) as caught:
-        guard.check(tiny.engine.progress, result)
+        guard.check(tiny.engine, tiny.batches(BAD_STEP), result)
     unchanged = before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     return _BadStep(str(caught.value), caught.value.exit_code, result.skipped, unchanged, tiny.engine.progress)
 
@@ -103,14 +104,14 @@ def _always_overflow(case: Case) -> tuple[list[StepResult], str]:
     allow_fp16_on_cpu()
     tiny, loss = _tiny_run(case)
     guard = UpdateGuard(tiny.run.training, tiny.run.checkpoint)
-    guard.check(tiny.engine.progress, tiny.train_step(0))
+    guard.check(tiny.engine, tiny.batches(0), tiny.train_step(0))
     loss.factor = 1e30  # finite in the fp32 of the loss, infinite in fp16 gradients
     results: list[StepResult] = []
     while len(results) < 20:
         result = tiny.train_step(1)
         results.append(result)
         try:
-            guard.check(tiny.engine.progress, result)
+            guard.check(tiny.engine, tiny.batches(1), result)
         except TrainingError as error:
             return results, str(error)
     raise AssertionError("endless skipping")
@@ -132,3 +133,34 @@ def test_fp16_that_always_overflows_ends_after_the_given_steps_on_all_ranks(
         assert f"step 7: fp16 skipped 6 steps in a row, the last one with a loss scale of {last_scale}" in message
         assert "the loss is finite" in message
         assert "there is no checkpoint" in message
+
+
+def _whole(parameter: nn.Parameter) -> AbstractContextManager[object]:
+    """Makes a parameter of ZeRO-3 whole, to be written to on all ranks alike."""
+    import deepspeed
+
+    partitioned = [parameter] if hasattr(parameter, "ds_id") else []
+    context: AbstractContextManager[object] = deepspeed.zero.GatheredParameters(partitioned, modifier_rank=0)
+    return context
+
+
+def _break_a_layer(case: Case, name: str) -> str | None:
+    tiny = TinyRun(case)
+    assert tiny.engine.first_not_finite(tiny.batches(0)) is None
+    for found, parameter in tiny.engine.named_parameters():
+        if found == name:
+            with torch.no_grad(), _whole(parameter):
+                parameter.fill_(float("inf"))
+    return tiny.engine.first_not_finite(tiny.batches(0))
+
+
+@pytest.mark.parametrize(
+    ("case", "rank"),
+    [(Case(tp=2, zero=1), 0), (Case(pp=2, zero=1), 1), (Case(dp=2, zero=3, recompute=True), 0)],
+    ids=["tp2", "pp2", "dp2"],
+)
+def test_first_layer_that_is_not_finite_is_named_with_its_rank(case: Case, rank: int) -> None:
+    """M3. The layer is on the second of two stages; all later ones are not finite either."""
+    name = "layers.2.attention.dense"
+    expected = f"{name} on rank {rank}"
+    assert run_ranks(2, _break_a_layer, case=case, name=f"{name}.weight", timeout=60) == [expected] * 2

@@ -42,6 +42,9 @@ class FakeEngine:
         loss = math.nan if self.progress.step >= self._first_nan_step else 1.0
         return StepResult(torch.tensor(loss), loss, 1e-3, skipped=False, loss_scale=1.0)
 
+    def first_not_finite(self, batches: object) -> str | None:
+        return "layers.0.mlp.dense_h_to_4h on rank 0" if self.progress.step >= self._first_nan_step else None
+
     def differing_replicas(self) -> list[str]:
         self.checked.append(self.progress.step)
         return ["final_layernorm.weight"] if self.progress.step >= self._first_bad_step else []
