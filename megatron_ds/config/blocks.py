@@ -406,6 +406,9 @@ class TrainingConfig(OptionBlock):
         1000, "fp16: steps without overflow before the scale doubles.", ge=1, le=_MOST_STEPS
     )
     hysteresis: int = option(2, "fp16: overflows that are tolerated before the scale halves.", ge=1, le=_MOST_STEPS)
+    max_skipped_steps: int = option(
+        50, "fp16: steps in a row that overflow and are skipped, at which the run ends.", ge=1, le=_MOST_STEPS
+    )
     check_tp_replicas_interval: int | None = option(
         None,
         "Steps between checks that tensor-parallel ranks have equal copies of the parameters that are not cut; a "

@@ -61,7 +61,11 @@ def _own_paths(settings: Settings) -> list[str]:
 
 
 _TABLE: tuple[_Idle, ...] = (
-    _Idle(("training.loss_scale", *_DYNAMIC_SCALE), lambda s: not s.value("training.fp16"), "without fp16"),
+    _Idle(
+        ("training.loss_scale", "training.max_skipped_steps", *_DYNAMIC_SCALE),
+        lambda s: not s.value("training.fp16"),
+        "without fp16",
+    ),
     _Idle(
         _DYNAMIC_SCALE,
         lambda s: bool(s.value("training.fp16") and s.value("training.loss_scale")),

@@ -48,7 +48,7 @@ class StepResult:
         loss: mean over the global batch's tokens; a scalar tensor, so that reading it is the reader's choice.
         grad_norm: global gradient norm before clipping, every parameter counted once.
         learning_rate: the rate of this step.
-        skipped: no update was made, because the gradient was not finite.
+        skipped: no update was made, because the gradient was not finite; equal on all ranks.
         loss_scale: fp16's scale in this step; 1 otherwise.
     """
 
@@ -103,6 +103,10 @@ class TrainEngine(Protocol):
 
     def differing_replicas(self) -> list[str]:
         """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
+        ...
+
+    def first_not_finite(self, batches: Sequence[Batch]) -> str | None:
+        """Runs the forward pass on a step's micro-batches; the first layer whose output is not finite, and its rank."""
         ...
 
     def facts(self) -> dict[str, Any]:

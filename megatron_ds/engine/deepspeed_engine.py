@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from megatron_ds.data.batch import Batch
-from megatron_ds.engine.base import LearningRate, StepResult, TrainProgress
+from megatron_ds.engine.base import EvalResult, LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.grad_norm import ClipBeforeStep
+from megatron_ds.engine.not_finite import first_of_all_ranks, noting_not_finite
 from megatron_ds.engine.optimizer import catch_up
 from megatron_ds.engine.weights import replicas_differ
 from megatron_ds.errors import CheckpointError, Problem
@@ -47,6 +48,10 @@ class DeepSpeedEngineBase(ABC):
         self._seed = seed
         self._learning_rate = learning_rate
         self._clip = clip
+        scaler = getattr(deepspeed_engine.optimizer, "loss_scaler", None)
+        if scaler is not None:
+            # Its bare exception at the lowest scale; whoever counts skipped steps has more to say.
+            scaler.raise_error_at_min_scale = False
 
     @property
     def zero_stage(self) -> int:
@@ -65,6 +70,10 @@ class DeepSpeedEngineBase(ABC):
     def _run_step(self, batches: Sequence[Batch]) -> Tensor:
         """Forward, backward and update; returns the global batch's loss."""
 
+    @abstractmethod
+    def evaluate(self, batches: Sequence[Batch]) -> EvalResult:
+        """The loss of this rank's micro-batches, without dropout and without gradients."""
+
     def train_step(self, batches: Sequence[Batch]) -> StepResult:
         """Runs one optimizer step over this rank's micro-batches of one global batch."""
         engine = self.deepspeed_engine
@@ -78,7 +87,7 @@ class DeepSpeedEngineBase(ABC):
         self.mpu.seed_step(self._seed, self.progress.step)
         loss = self._run_step(self._on_device(batches))
 
-        skipped = engine.skipped_steps > skipped_before
+        skipped = engine.skipped_steps > skipped_before or (self._clip is not None and self._clip.skipped)
         self.progress = self.progress.after_step(engine.train_batch_size(), skipped)
         norm = self._clip.last_norm if self._clip is not None else engine.get_global_grad_norm()
         return StepResult(loss, float(norm), rate, skipped, loss_scale)
@@ -120,6 +129,16 @@ class DeepSpeedEngineBase(ABC):
     def differing_replicas(self) -> list[str]:
         """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
         return replicas_differ(self.named_parameters(), self.mpu)
+
+    def first_not_finite(self, batches: Sequence[Batch]) -> str | None:
+        """Runs the forward pass on a step's micro-batches, without dropout.
+
+        Returns:
+            Canonical name of the first layer whose output is not finite, and the rank; None where all are.
+        """
+        with noting_not_finite(self.deepspeed_engine.module, self.named_parameters()) as found:
+            self.evaluate(batches)
+        return first_of_all_ranks(found)
 
     def facts(self) -> dict[str, Any]:
         """What runs here, for the start-up message: engine, optimizer, dtypes."""

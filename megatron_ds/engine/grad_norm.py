@@ -52,10 +52,12 @@ class ClipBeforeStep:
 
     Attributes:
         last_norm: the norm before clipping in the latest step.
+        skipped: it was not finite, so the latest step left the parameters alone.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, max_norm: float, mpu: ModelParallelUnit) -> None:
         self.last_norm = torch.zeros((), device=mpu.device)
+        self.skipped = False
         self._max_norm = max_norm
         self._mpu = mpu
         optimizer.register_step_pre_hook(self._before_step)
@@ -63,7 +65,11 @@ class ClipBeforeStep:
     def _before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.last_norm = global_grad_norm(parameters, self._mpu)
-        if self._max_norm > 0:
+        self.skipped = not bool(self.last_norm.isfinite())
+        if self.skipped:
+            # As ZeRO does. Without a gradient, the optimizer passes over a parameter.
+            optimizer.zero_grad(set_to_none=True)
+        elif self._max_norm > 0:
             # The same rule as torch.nn.utils.clip_grad_norm_, with its epsilon.
             factor = (self._max_norm / (self.last_norm + 1e-6)).clamp(max=1.0)
             for parameter in parameters:

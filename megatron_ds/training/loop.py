@@ -14,6 +14,7 @@ from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
 from megatron_ds.training.evaluation import mean_loss
 from megatron_ds.training.reporter import Reporter
+from megatron_ds.training.update_guard import UpdateGuard
 
 
 def train(
@@ -33,9 +34,13 @@ def train(
         mpu: where this rank sits.
         reporter: gets every result.
         save: writes a checkpoint into a folder.
+
+    Raises:
+        TrainingError: gradients are not finite, or tensor-parallel copies differ.
     """
     assert datasets.train is not None
     training, checkpoint = run.training, run.checkpoint
+    guard = UpdateGuard(training, checkpoint)
     batches = rank_batches(run, datasets.train, mpu, consumed_samples=engine.progress.consumed_samples)
 
     def due(interval: int | None) -> bool:
@@ -49,10 +54,12 @@ def train(
 
     first_step = engine.progress.step
     while engine.progress.step < training.train_iters:
-        result = engine.train_step(next(batches))
+        micro_batches = next(batches)
+        result = engine.train_step(micro_batches)
         reporter.step(engine.progress, result)
 
-        # Before a checkpoint that would keep the difference.
+        # Both checks come before a checkpoint that would keep what they find.
+        guard.check(engine, micro_batches, result)
         if training.check_tp_replicas_interval is not None and due(training.check_tp_replicas_interval):
             require_equal_replicas(engine)
         if due(training.eval_interval):

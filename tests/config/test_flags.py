@@ -120,6 +120,8 @@ def test_local_rank_as_two_words_is_accepted():
 
 
 def test_no_pipeline_parallel_with_one_stage_is_accepted_and_with_two_refused():
+    """P10. ZeRO 2 and 3 with one stage are trained in tests/engine/test_parity.py."""
+    assert resolved(words("--no-pipeline-parallel", "--zero-stage", "2")).run.zero_stage == 2
     assert resolved(words("--no-pipeline-parallel")).run.parallel.pipeline_model_parallel_size == 1
     text = only_problem(words("--no-pipeline-parallel", "--pipeline-model-parallel-size", "2"), 2)
     assert "--no-pipeline-parallel contradicts a pipeline of 2 stages" in text

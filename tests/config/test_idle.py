@@ -22,6 +22,7 @@ def idle(argv, device="cpu", world_size=1):
         (["--initial-loss-scale", "8"], "--initial-loss-scale has no effect without fp16"),
         (["--min-loss-scale", "2"], "--min-loss-scale has no effect without fp16"),
         (["--loss-scale-window", "8", "--bf16"], "--loss-scale-window has no effect without fp16"),
+        (["--max-skipped-steps", "8"], "--max-skipped-steps has no effect without fp16"),
         (["--hysteresis", "8"], "--hysteresis has no effect without fp16"),
         (["--pp-partition-method", "uniform"], "--pp-partition-method has no effect with a pipeline of one stage"),
         (

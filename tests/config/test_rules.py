@@ -237,6 +237,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_rule_broken_gives_one_problem_with_numbers_origin_and_way_out(case):
+    """Among them P10 (ZeRO 2 and 3 with a pipeline), P15 (sizes), P16 (shared heads) and M2 (bf16 at ZeRO stage 0)."""
     extra, changes, world_size, parts = BROKEN[case]
     text = only_problem(words(*extra, **changes), world_size)
     for part in parts:

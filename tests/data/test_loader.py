@@ -108,6 +108,7 @@ def test_thirty_batches_are_those_of_any_layout_and_any_stop(tmp_path: Path, kin
 
 
 def test_global_batches_beyond_the_end_raise(dataset: object) -> None:
+    """P12: four samples are left, and no smaller batch is made of them."""
     batches = global_batches(
         dataset,  # type: ignore[arg-type]
         consumed_samples=84,

@@ -46,6 +46,7 @@ def _assert_in_force(case: Case) -> None:
 
 @pytest.mark.parametrize("case", COVERING_SET, ids=_name)
 def test_any_layout_gives_the_numbers_of_one_process(case: Case) -> None:
+    """P1, P6."""
     found = compare(case)
     _assert_in_force(case)
     assert within_tolerance(found, case.precision), found
@@ -53,6 +54,7 @@ def test_any_layout_gives_the_numbers_of_one_process(case: Case) -> None:
 
 @pytest.mark.parametrize("case", COVERING_SET, ids=_name)
 def test_any_layout_starts_with_the_same_weights(case: Case) -> None:
+    """P2."""
     ours, theirs = outcome_of(case).initial_weights, expected_outcome(reference(case)).initial_weights
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
@@ -77,6 +79,7 @@ def test_covering_set_has_every_legal_pair_of_values() -> None:
 
 
 def test_clipping_takes_effect() -> None:
+    """P6."""
     case = Case(2, 2, 1, 1)
     clipped = outcome_of(case)
     assert min(clipped.norms) > 0.1
@@ -86,6 +89,7 @@ def test_clipping_takes_effect() -> None:
 
 
 def test_bf16_is_near_fp32() -> None:
+    """M2."""
     # Not the tolerance between layouts: here the precisions themselves are compared, at 4 micro-batches.
     found = difference(outcome_of(Case(1, 1, 1, 1, "bf16", True, 2)), expected_outcome(reference(Case())))
     assert found.loss < 2e-2

@@ -1,18 +1,20 @@
 """What only a pipeline can get wrong: partitions, few micro-batches, tuples between stages, evaluation in between.
 
-Field reports P11, P14, G6.
+Field reports P11, P12, P14, G6.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tiny_run import VOCAB_SIZE, Case, Outcome, TinyRun, run_case, run_plain_pytorch
+from benchmarks.tiny_run import SEQ_LENGTH, VOCAB_SIZE, Case, Outcome, TinyRun, run_case, run_plain_pytorch
 from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data.batch import Batch
 from megatron_ds.engine.pipeline import PipelineTrainEngine
 from megatron_ds.models import LayerDef, ParallelTransformerLayer
 from megatron_ds.models.attention import AttentionScheme
@@ -45,6 +47,7 @@ def _parts_and_outcome(case: Case) -> tuple[list[int], Outcome]:
     ],
 )
 def test_stages_of_embeddings_finish(num_layers: int, stages: int, precision: str, zero: int, parts: list[int]) -> None:
+    """P11; that all others are refused is in tests/launch/test_bad_input.py."""
     more = ("--pp-partition-method", "type:embed|transformer")
     case = Case(pp=stages, zero=zero, precision=precision, num_layers=num_layers, more=more)  # type: ignore[arg-type]
     (expected,) = run_ranks(1, run_plain_pytorch, case=case, steps=STEPS)
@@ -104,10 +107,39 @@ def _train_with_evaluations(case: Case, eval_micro_batch_size: int | None) -> tu
 
 @pytest.mark.parametrize("layout", [(1, 2, 1), (2, 1, 1)])
 def test_evaluation_with_another_batch_size_leaves_training_alone(layout: tuple[int, int, int]) -> None:
+    """P12, G6."""
     case = Case(*layout, zero=1, micro_batch_size=2, dropout=0.1)
     without = run_ranks(2, _train_with_evaluations, case=case, eval_micro_batch_size=None)
     for size in (1, 4):
         assert run_ranks(2, _train_with_evaluations, case=case, eval_micro_batch_size=size) == without
+
+
+def _shortened(batch: Batch, length: int) -> Batch:
+    """The first `length` tokens of each sample."""
+    return Batch(**{name: None if part is None else part[:, :length] for name, part in vars(batch).items()})
+
+
+def _train_and_evaluate_lengths(case: Case, lengths: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Losses of training, and of evaluations with samples of each length between the steps."""
+    tiny = TinyRun(case)
+    losses, eval_losses = [], []
+    for step in range(STEPS):
+        for length in lengths:
+            batches = [_shortened(batch, length) for batch in tiny.batches(90, 4)]
+            eval_losses.append(float(tiny.engine.evaluate(batches).loss))
+        losses.append(float(tiny.train_step(step).loss))
+    return losses, eval_losses
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_evaluation_with_samples_of_other_lengths_leaves_training_alone(stages: int) -> None:
+    """P12. Shorter than in training, as long, and shorter again: the buffers between stages follow."""
+    lengths = (5, SEQ_LENGTH, 1)
+    expected = run_ranks(1, _train_and_evaluate_lengths, case=Case(micro_batch_size=2), lengths=lengths)[0]
+    case = Case(pp=stages, zero=1, micro_batch_size=2)
+    for losses, eval_losses in run_ranks(stages, _train_and_evaluate_lengths, case=case, lengths=lengths, timeout=60):
+        assert losses == pytest.approx(expected[0], rel=1e-5)
+        assert eval_losses == pytest.approx(expected[1], rel=1e-5)
 
 
 class _MaskedEmbedding(VocabParallelEmbedding):
@@ -160,6 +192,7 @@ def _train_masked(case: Case) -> tuple[list[float], list[float], float]:
 
 
 def test_whole_numbers_travel_between_stages() -> None:
+    """P14."""
     case = Case(pp=2, zero=1, micro_batch_size=2, recompute=True, more=("--pp-partition-method", "type:MaskedLayer"))
     losses, norms, forwards = run_ranks(1, _train_masked, case=replace(case, pp=1, zero=0, recompute=False))[0]
     assert forwards == 1

@@ -1,4 +1,4 @@
-"""Gradients are added up in fp32 under bf16, whichever optimizer DeepSpeed picks (field report M1); fp16's scale."""
+"""Gradients are added up in fp32 under bf16, whichever optimizer DeepSpeed picks; fp16's scale (reports M1, M3)."""
 
 from __future__ import annotations
 

@@ -61,6 +61,25 @@ def _fail_in_evaluation() -> None:
     loop.mean_loss = broken
 
 
+def _nan_in_loss() -> None:
+    """Makes this rank's loss NaN in the third optimizer step."""
+    from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
+    from megatron_ds.models import GptLoss
+
+    steps = []
+    train_step, loss = DeepSpeedEngineBase.train_step, GptLoss.__call__
+
+    def counted_step(engine: Any, batches: Any) -> Any:
+        steps.append(None)
+        return train_step(engine, batches)
+
+    def broken_loss(self: Any, logits: Any, targets: Any) -> Any:
+        return loss(self, logits, targets) * (float("nan") if len(steps) == 3 else 1.0)
+
+    DeepSpeedEngineBase.train_step = counted_step  # type: ignore[method-assign]
+    GptLoss.__call__ = broken_loss  # type: ignore[method-assign]
+
+
 def _end_by_signal() -> None:
     """Ends at the second step, as by a scheduler or a user."""
     from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
@@ -75,6 +94,14 @@ def _end_by_signal() -> None:
     DeepSpeedEngineBase.train_step = ending_step  # type: ignore[method-assign]
 
 
+_KINDS = {
+    "fail=backward": _fail_in_backward,
+    "fail=evaluation": _fail_in_evaluation,
+    "fail=nan": _nan_in_loss,
+    "fail=signal": _end_by_signal,
+}
+
+
 def main() -> None:
     kind = sys.argv.pop(next(i for i, word in enumerate(sys.argv) if word.startswith("fail=")))
     from megatron_ds.engine import distributed
@@ -85,9 +112,7 @@ def main() -> None:
         device = start(*arguments)
         if int(os.environ["RANK"]) == FAILING_RANK:
             # DeepSpeed may be imported now.
-            {"fail=backward": _fail_in_backward, "fail=evaluation": _fail_in_evaluation, "fail=signal": _end_by_signal}[
-                kind
-            ]()
+            _KINDS[kind]()
         return device
 
     distributed.start_distributed = start_then_break

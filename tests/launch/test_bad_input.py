@@ -76,12 +76,22 @@ SHAPES = {
 
 @pytest.mark.parametrize("case", SHAPES)
 def test_shape_that_does_not_fit_is_one_problem_with_its_numbers(case: str, corpus: str) -> None:
+    """P10, P15; M3: fp16 on a CPU."""
     changes, more, world_size, expected = SHAPES[case]
     # As on a GPU, so that fp16 beside bf16 is the only thing wrong with it.
     accelerator = "cuda" if case == "two_precisions" else "cpu"
     text = only_problem([*tiny_run(corpus, **changes), *more], world_size, DS_ACCELERATOR=accelerator)
     for words in expected:
         assert words in text
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4)])
+def test_fewer_layers_than_stages_are_refused_however_they_are_dealt(layers: int, stages: int, corpus: str) -> None:
+    """P11."""
+    method = ["--pp-partition-method", "type:embed|transformer", "--zero-stage", "1"]
+    text = only_problem([*tiny_run(corpus, num_layers=str(layers)), *method, PP, str(stages)], stages)
+    assert f"{layers} transformer layer" in text
+    assert f"{stages} pipeline stages" in text
 
 
 @pytest.mark.parametrize("layers", ["3", "5"])

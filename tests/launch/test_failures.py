@@ -44,3 +44,20 @@ def test_rank_ended_by_a_signal_ends_all_under_deepspeed(corpus: str, tmp_path: 
     finished = launch(deepspeed(2, FAILING_RUN, "fail=signal", *tiny_run(corpus)), tmp_path)
     assert finished.exit_code == 256 - 15, finished.output  # the launcher's exit(-SIGTERM), as the shell sees it
     assert "[rank 0] Traceback" not in finished.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [(), (PP, "2")], ids=["dp2", "pp2"])
+def test_nan_on_one_rank_ends_all_with_one_code_and_names_the_last_checkpoint(
+    layout: tuple[str, ...], corpus: str, tmp_path: Path
+) -> None:
+    """M5."""
+    run = tiny_run(corpus, train_iters="5", save="saved", save_interval="2")
+    finished = launch(deepspeed(2, FAILING_RUN, "fail=nan", *run, *layout), tmp_path)
+    assert finished.exit_code == 5, finished.output
+    assert "TrainingError: step 3: the gradient is not finite" in finished.output
+    assert "neither is the loss (nan), though every layer's output is" in finished.output
+    assert "go on from saved/global_step2, the last checkpoint" in finished.output
+    assert "step 4/5" not in finished.output
+    assert "Traceback" not in finished.output
+    assert not (tmp_path / "saved" / "global_step3").exists()
