@@ -134,8 +134,9 @@ class Record:
         weight_hashes: SHA-1 of the parameters that this rank holds after the step.
         random_states: SHA-1 of the state of the dropout stream after the step.
         validation_losses: where there was an evaluation.
-        facts: what is in force; with `layer_runs` and `core_runs`, how often each layer of this rank and its core of
-            attention ran for one micro-batch of the last step.
+        facts: what is in force; with `layers`, the transformer layers of this rank; `layer_runs` and `core_runs`, how
+            often each of them and its core of attention ran for one micro-batch of the last step; and
+            `whole_parameters`, how many ZeRO-3 does not cut.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
@@ -197,7 +198,7 @@ def train_part(case: Case, folder: Path, start: int, end: int, save_after: tuple
     specs = whole_model_specs(partial(gpt_layers, run.model), mpu.topology)
     saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
     batches = rank_batches(run, datasets.train, mpu, consumed_samples=engine.progress.consumed_samples)
-    record = Record(facts=tiny.facts())
+    record = Record(facts={**tiny.facts(), "layers": len(tiny.blocks), "whole_parameters": _whole_parameters(tiny)})
     layer_runs, core_runs = tiny.count_block_forwards(), tiny.count_core_runs()
     while engine.progress.step < end:
         micro_batches = next(batches)
@@ -230,6 +231,11 @@ def _hash_of(micro_batches: list[Batch]) -> str:
     """Hash of the samples from which the batches were made."""
     samples = [torch.cat((batch.tokens, batch.labels[:, -1:]), 1).numpy() for batch in micro_batches]
     return batch_hash(np.concatenate(samples))
+
+
+def _whole_parameters(tiny: TinyRun) -> int:
+    """How many parameters this rank holds uncut by ZeRO-3; without ZeRO-3 all."""
+    return sum(getattr(parameter, "ds_persist", True) for _, parameter in tiny.engine.named_parameters())
 
 
 def _hash_of_weights(parameters: Iterable[nn.Parameter]) -> str:
@@ -313,7 +319,10 @@ def main() -> int:
     rows = list(MODEL_CASES.items()) if options.models else [("GPT", case) for case in CASES]
     stops, steps = ((MODEL_STOP,), MODEL_STEPS) if options.models else ((1, 5), STEPS)
     sums = " = ".join([str(steps), *(f"{stop} + {steps - stop}" for stop in stops)])
-    columns = ("model", "TP·PP·DP", "ZeRO", "precision", sums, "last loss", "last learning rate", "last batch")
+    columns = (
+        *(["model"] if options.models else []),
+        *("TP·PP·DP", "ZeRO", "precision", sums, "last loss", "last learning rate", "last batch"),
+    )
     if options.markdown:
         print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     failed = 0
@@ -323,7 +332,8 @@ def main() -> int:
         differences = comparison.differences()
         failed += bool(differences)
         if options.markdown:
-            print("| " + " | ".join(map(str, (model, *_cells(case, comparison)))) + " |", flush=True)
+            cells = (*([model] if options.models else []), *_cells(case, comparison))
+            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
         else:
             row = {"model": model, **{name: getattr(case, name) for name in ("tp", "pp", "dp", "zero", "precision")}}
             results = {"passed": not differences, "differences": differences, **vars(comparison.straight[0])}

@@ -64,18 +64,28 @@ def _runs_per_micro_batch(training: TrainingConfig, layers: int) -> tuple[float,
     return both, both
 
 
+def _layers_of_ranks(case: Case) -> list[int]:
+    """Transformer layers of each rank; ranks of a stage follow each other."""
+    method = _run_of(case).parallel.pp_partition_method
+    even = [case.num_layers // case.pp] * case.pp
+    stages = [int(number) for number in method[7:].split(",")] if method.startswith("layers:") else even
+    return [layers for layers in stages for _ in range(case.tp * case.dp)]
+
+
 @pytest.mark.parametrize("model", MODEL_CASES)
 def test_resumed_run_of_model_is_the_straight_run(model: str, tmp_path: Path) -> None:
     case = MODEL_CASES[model]
     comparison = compare(case, tmp_path, (MODEL_STOP,), MODEL_STEPS)
     assert comparison.differences() == []
     run = _run_of(case)
+    assert [straight.facts["layers"] for straight in comparison.straight] == _layers_of_ranks(case)
     for rank, straight in enumerate(comparison.straight):
         facts = straight.facts
         assert (facts["tp"], facts["pp"], facts["dp"], facts["zero"]) == (case.tp, case.pp, case.dp, case.zero)
         assert facts["parameter_dtype"] == {"fp32": "float32", "bf16": "bfloat16"}[case.precision]
         assert facts["sequence_parallel"] == run.parallel.sequence_parallel
-        runs = _runs_per_micro_batch(run.training, case.num_layers // case.pp)
+        assert (facts["whole_parameters"] == 0) == (case.zero == 3)
+        runs = _runs_per_micro_batch(run.training, facts["layers"])
         assert (facts["layer_runs"], facts["core_runs"]) == runs
         # Nothing stands still that should move.
         quantities = (straight.losses, straight.norms, straight.learning_rates, straight.batch_hashes)
