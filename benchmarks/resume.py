@@ -1,10 +1,12 @@
 """12 straight steps are 5 + 7 and 1 + 11, to the bit: with dropout, evaluations in between, on real text.
 
     python -m benchmarks.resume             # JSON lines
+    python -m benchmarks.resume --models    # models in which every option occurs instead: 6 steps are 3 + 3
     python -m benchmarks.resume --markdown  # as the table of docs/numerics.md
 
 Each part runs in processes of its own, saves and loads as pretrain_gpt.py does, and notes on every rank: loss, gradient
-norm, learning rate, a hash of the samples that went into the engine, a hash of the random state, and validation losses.
+norm, learning rate, hashes of the samples that went into the engine, of the weights and of the random state, and
+validation losses.
 Runs on CPU. Exits with 1 when anything differs.
 """
 
@@ -15,6 +17,7 @@ import hashlib
 import json
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from benchmarks.tiny_run import Case, TinyRun
+from benchmarks.tiny_run import MODELS, Case, TinyRun
 from megatron_ds.checkpoint import find_checkpoint
 from megatron_ds.data import TrainingOrder, build_gpt_datasets, samples_needed
 from megatron_ds.data.batch import Batch
@@ -44,6 +48,79 @@ CASES = (
     Case(2, 1, 2, 3, "bf16", dropout=0.1, micro_batch_size=2),
 )
 
+MODEL_STEPS, MODEL_STOP = 6, 3
+_FULL = ("--recompute-granularity", "full")
+# At this size ZeRO-3 would leave all parameters whole.
+_ALL_PARTITIONED = json.dumps(
+    {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": 0}}
+)
+# With `CASES`, every value that an option of the model or a lever can have on a CPU, by what the models resemble.
+MODEL_CASES: Mapping[str, Case] = {
+    "Llama 3.1": Case(
+        *(2, 2, 1, 1, "fp32", False, 2),
+        global_batch_size=4,
+        num_layers=2,
+        dropout=0.1,
+        more=(
+            *MODELS["Llama 3.1"],
+            *("--rope-low-freq-factor", "0.5", "--rope-high-freq-factor", "6", "--layernorm-epsilon", "1e-6"),
+            *(
+                "--pad-vocab-size-to",
+                "320",
+                "--seed",
+                "7",
+                "--sequence-parallel",
+                "--recompute-granularity",
+                "selective",
+            ),
+        ),
+    ),
+    "ALiBi, window": Case(
+        *(1, 1, 2, 3, "fp32", False, 4),
+        num_layers=2,
+        dropout=0.2,
+        more=(*MODELS["ALiBi, window"], *_FULL, "--recompute-num-layers", "2"),
+        deepspeed_json=_ALL_PARTITIONED,
+    ),
+    "Pythia": Case(
+        *(1, 2, 1, 1, "fp32", False, 4),
+        dropout=0.1,
+        more=(*MODELS["Pythia"], *_FULL, "--recompute-method", "block", "--recompute-num-layers", "1"),
+    ),
+    "GLM": Case(
+        *(2, 1, 1, 0, "fp32", True, 4),
+        num_layers=2,
+        dropout=0.1,
+        more=(
+            *MODELS["GLM"],
+            *("--deepnorm-alpha", "1.5", "--deepnorm-beta", "0.6"),
+            *(*_FULL, "--distribute-saved-activations", "--checkpoint-in-cpu"),
+        ),
+    ),
+    "OPT, prefix-LM": Case(
+        *(1, 2, 1, 0, "fp32", True, 4),
+        dropout=0.1,
+        more=(
+            *MODELS["OPT"],
+            *("--prefix-lm", "--max-position-embeddings", "24", "--ffn-hidden-size", "96", "--init-method-std", "0.05"),
+            *("--attention-backend", "math", "--pp-partition-method", "layers:1,3"),
+        ),
+    ),
+    "post-LN": Case(1, 1, 2, 2, "fp32", True, 4, dropout=0.1, more=MODELS["post-LN"]),
+    "Mistral": Case(1, 1, 2, 1, "fp32", True, 4, dropout=0.1, more=MODELS["Mistral"]),
+    "Qwen, SiLU": Case(
+        *(2, 1, 1, 1, "bf16", True, 4),
+        global_batch_size=4,
+        num_layers=2,
+        dropout=0.1,
+        more=(
+            *MODELS["SiLU"],
+            *("--position-embedding-type", "rope", "--kv-channels", "16", "--qk-layernorm"),
+            *("--disable-bias-linear", "--add-qkv-bias"),
+        ),
+    ),
+}
+
 
 @dataclass
 class Record:
@@ -54,15 +131,19 @@ class Record:
         norms: gradient norm.
         learning_rates: the rate.
         batch_hashes: SHA-1 of the samples that this rank's engine got.
+        weight_hashes: SHA-1 of the parameters that this rank holds after the step.
         random_states: SHA-1 of the state of the dropout stream after the step.
         validation_losses: where there was an evaluation.
-        facts: what is in force.
+        facts: what is in force; with `layers`, the transformer layers of this rank; `layer_runs` and `core_runs`, how
+            often each of them and its core of attention ran for one micro-batch of the last step; and
+            `whole_parameters`, how many ZeRO-3 does not cut.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
     norms: dict[int, float] = field(default_factory=dict)
     learning_rates: dict[int, float] = field(default_factory=dict)
     batch_hashes: dict[int, str] = field(default_factory=dict)
+    weight_hashes: dict[int, str] = field(default_factory=dict)
     random_states: dict[int, str] = field(default_factory=dict)
     validation_losses: dict[int, float] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -89,18 +170,17 @@ def write_corpus(folder: Path) -> str:
     return prefix
 
 
-def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save_after: tuple[int, ...]) -> Record:
+def train_part(case: Case, folder: Path, start: int, end: int, save_after: tuple[int, ...]) -> Record:
     """Trains steps `start` + 1 to `end` on this rank.
 
     Args:
-        case: the configuration.
-        prefix: of the corpus.
+        case: the configuration, with its data.
         folder: of checkpoints.
         start: a step after which there is a checkpoint; 0 begins anew.
         end: last step.
         save_after: steps after which a checkpoint is written.
     """
-    tiny = TinyRun(_on_corpus(case, prefix))
+    tiny = TinyRun(case)
     run, engine, mpu = tiny.run, tiny.engine, tiny.mpu
     datasets = build_gpt_datasets(
         run.data,
@@ -118,15 +198,21 @@ def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save
     specs = whole_model_specs(partial(gpt_layers, run.model), mpu.topology)
     saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
     batches = rank_batches(run, datasets.train, mpu, consumed_samples=engine.progress.consumed_samples)
-    record = Record(facts=tiny.facts())
+    record = Record(facts={**tiny.facts(), "layers": len(tiny.blocks), "whole_parameters": _whole_parameters(tiny)})
+    layer_runs, core_runs = tiny.count_block_forwards(), tiny.count_core_runs()
     while engine.progress.step < end:
         micro_batches = next(batches)
+        layer_runs.clear()
+        core_runs.clear()
         result = engine.train_step(micro_batches)
+        passes = max(1, len(tiny.blocks)) * len(micro_batches)
+        record.facts |= {"layer_runs": len(layer_runs) / passes, "core_runs": len(core_runs) / passes}
         step = engine.progress.step
         record.losses[step] = float(result.loss)
         record.norms[step] = result.grad_norm
         record.learning_rates[step] = result.learning_rate
         record.batch_hashes[step] = _hash_of(micro_batches)
+        record.weight_hashes[step] = _hash_of_weights(parameter for _, parameter in engine.named_parameters())
         record.random_states[step] = hashlib.sha1(torch.get_rng_state().numpy().tobytes()).hexdigest()
         if step % EVAL_INTERVAL == 0:
             record.validation_losses[step] = mean_loss(run, engine, datasets.valid["all"], mpu)
@@ -135,8 +221,8 @@ def train_part(case: Case, prefix: str, folder: Path, start: int, end: int, save
     return record
 
 
-def _on_corpus(case: Case, prefix: str) -> Case:
-    schedule = ("--lr-decay-style", "cosine", "--lr-warmup-iters", "3", "--train-iters", str(STEPS))
+def _on_corpus(case: Case, prefix: str, steps: int) -> Case:
+    schedule = ("--lr-decay-style", "cosine", "--lr-warmup-iters", "3", "--train-iters", str(steps))
     data = ("--data-path", prefix, "--split", "80,20,0", "--vocab-size", "256", "--eval-iters", "2")
     return replace(case, more=(*case.more, *schedule, *data))
 
@@ -145,6 +231,20 @@ def _hash_of(micro_batches: list[Batch]) -> str:
     """Hash of the samples from which the batches were made."""
     samples = [torch.cat((batch.tokens, batch.labels[:, -1:]), 1).numpy() for batch in micro_batches]
     return batch_hash(np.concatenate(samples))
+
+
+def _whole_parameters(tiny: TinyRun) -> int:
+    """How many parameters this rank holds uncut by ZeRO-3; without ZeRO-3 all."""
+    return sum(getattr(parameter, "ds_persist", True) for _, parameter in tiny.engine.named_parameters())
+
+
+def _hash_of_weights(parameters: Iterable[nn.Parameter]) -> str:
+    """Hash of what this rank holds of the parameters: under ZeRO-3 its parts of them."""
+    found = hashlib.sha1()
+    for parameter in parameters:
+        held = getattr(parameter, "ds_tensor", parameter).detach()
+        found.update(held.contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -173,15 +273,16 @@ class Comparison:
         return found
 
 
-def compare(case: Case, folder: Path, stops: tuple[int, ...] = (1, 5)) -> Comparison:
+def compare(case: Case, folder: Path, stops: tuple[int, ...] = (1, 5), steps: int = STEPS) -> Comparison:
     """Runs `case` straight, up to the last stop, and on from each stop, in worlds of their own.
 
     Args:
         case: the configuration.
         folder: an empty one, for the corpus and the checkpoints.
         stops: the steps at which a run stops.
+        steps: of the straight run.
     """
-    common: dict[str, Any] = {"case": case, "prefix": write_corpus(folder), "folder": folder}
+    common: dict[str, Any] = {"case": _on_corpus(case, write_corpus(folder), steps), "folder": folder}
 
     def part(start: int, end: int, save_after: tuple[int, ...] = ()) -> list[Record]:
         return run_ranks(
@@ -189,40 +290,54 @@ def compare(case: Case, folder: Path, stops: tuple[int, ...] = (1, 5)) -> Compar
         )
 
     return Comparison(
-        straight=part(0, STEPS),
+        straight=part(0, steps),
         until_stop=part(0, max(stops), stops),
-        resumed={stop: part(stop, STEPS) for stop in stops},
+        resumed={stop: part(stop, steps) for stop in stops},
+    )
+
+
+def _cells(case: Case, comparison: Comparison) -> tuple[object, ...]:
+    """A row of the table, without the model."""
+    last = comparison.straight[0]
+    step = max(last.losses)
+    return (
+        f"{case.tp}·{case.pp}·{case.dp}",
+        case.zero,
+        case.precision,
+        "differs" if comparison.differences() else "equal to the bit",
+        last.losses[step],
+        f"{last.learning_rates[step]:.3e}",
+        last.batch_hashes[step][:12],
     )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", action="store_true", help="the models in which every option occurs instead")
     parser.add_argument("--markdown", action="store_true", help="a table instead of JSON lines")
     options = parser.parse_args()
-    columns = ("TP·PP·DP", "ZeRO", "precision", "12 = 1 + 11 = 5 + 7", "last loss", "last learning rate", "last batch")
+    rows = list(MODEL_CASES.items()) if options.models else [("GPT", case) for case in CASES]
+    stops, steps = ((MODEL_STOP,), MODEL_STEPS) if options.models else ((1, 5), STEPS)
+    sums = " = ".join([str(steps), *(f"{stop} + {steps - stop}" for stop in stops)])
+    columns = (
+        *(["model"] if options.models else []),
+        *("TP·PP·DP", "ZeRO", "precision", sums, "last loss", "last learning rate", "last batch"),
+    )
     if options.markdown:
         print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     failed = 0
-    for case in CASES:
+    for model, case in rows:
         with tempfile.TemporaryDirectory() as folder:
-            comparison = compare(case, Path(folder))
+            comparison = compare(case, Path(folder), stops, steps)
         differences = comparison.differences()
         failed += bool(differences)
-        last = comparison.straight[0]
         if options.markdown:
-            cells = (
-                f"{case.tp}·{case.pp}·{case.dp}",
-                case.zero,
-                case.precision,
-                "differs" if differences else "equal to the bit",
-                last.losses[STEPS],
-                f"{last.learning_rates[STEPS]:.3e}",
-                last.batch_hashes[STEPS][:12],
-            )
+            cells = (*([model] if options.models else []), *_cells(case, comparison))
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
         else:
-            row = {"tp": case.tp, "pp": case.pp, "dp": case.dp, "zero": case.zero, "precision": case.precision}
-            print(json.dumps({**row, "passed": not differences, "differences": differences, **vars(last)}), flush=True)
+            row = {"model": model, **{name: getattr(case, name) for name in ("tp", "pp", "dp", "zero", "precision")}}
+            results = {"passed": not differences, "differences": differences, **vars(comparison.straight[0])}
+            print(json.dumps({**row, **results}), flush=True)
     return int(failed > 0)
 
 

@@ -294,6 +294,22 @@ class TinyRun:
             block.input_layernorm.register_forward_hook(lambda *_, number=number: runs.append(number))
         return runs
 
+    def count_core_runs(self) -> list[bool]:
+        """A list that grows by one entry each time the core of attention of a layer of this rank runs."""
+        runs: list[bool] = []
+
+        def counted(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+            def run(*tensors: Any) -> Tensor:
+                runs.append(True)
+                return kernel(*tensors)
+
+            return run
+
+        # The layers of a rank share one.
+        for scheme in {block.attention.scheme for block in self.blocks}:
+            scheme.kernel = counted(scheme.kernel)  # type: ignore[assignment]
+        return runs
+
     def facts(self) -> dict[str, Any]:
         """What is in force, asked of the built objects and not of the config."""
         engine, deepspeed_engine = self.engine, self.engine.deepspeed_engine

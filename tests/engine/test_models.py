@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +10,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.parity import MODEL_SET, compare, expected_outcome, outcome_of, within_tolerance
-from benchmarks.resume import STEPS
-from benchmarks.resume import compare as compare_resumed
 from benchmarks.tiny_run import DOCUMENT_FLAGS, MODELS, Case, TinyRun, reference
 from megatron_ds.config.blocks import ModelConfig
 from tests.dist.pool import run_ranks
@@ -110,17 +106,3 @@ def assert_same_gradients(case: Case) -> None:
 def test_gradients_of_shared_heads_and_their_norms_are_those_of_one_process(model: str) -> None:
     """P16: 4 heads in 1 and 2 groups on four ranks."""
     assert_same_gradients(Case(4, zero=0, micro_batch_size=8, more=(*MODELS[model], "--clip-grad", "0")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "case"),
-    [
-        ("Llama 3.1", Case(2, 2, zero=1, tied=False, micro_batch_size=2, dropout=0.1, recompute=True)),
-        ("prefix-LM", Case(1, 2, zero=1, micro_batch_size=2, dropout=0.1)),
-    ],
-)
-def test_resumed_run_is_the_straight_run(model: str, case: Case, tmp_path: Path) -> None:
-    comparison = compare_resumed(replace(case, more=MODELS[model]), tmp_path, (5,))
-    assert comparison.differences() == []
-    assert list(comparison.resumed[5][0].losses) == list(range(6, STEPS + 1))
