@@ -106,4 +106,4 @@ def _build_index(argv: Sequence[str]) -> None:
     log_plans(plans, run.data, samples)
     num_parts = sum(part.key is not None for plan in plans for part in plan.parts)
     seconds = time.perf_counter() - start
-    logger.info("%d of %d indices built, the others were there; %.1f s", num_built, num_parts, seconds)
+    logger.info("indices: %d built, %d were there; %.1f s", num_built, num_parts - num_built, seconds)
