@@ -32,6 +32,7 @@ _EXCEPTIONS = {
     "training.min_loss_scale": "fp16",
     "training.loss_scale_window": "fp16",
     "training.hysteresis": "fp16",
+    "training.max_skipped_steps": "fp16",
 }
 # Kernels of GPUs: they have no state, and on a CPU PyTorch chooses by itself.
 _CHOICES_ELSEWHERE = {"training.attention_backend": {"cudnn", "flash", "efficient", "flex"}}
