@@ -196,28 +196,26 @@ def _num_cores() -> int:
 def _splitter(arguments: argparse.Namespace) -> SentenceSplitter | None:
     if arguments.split_sentences:
         return SentenceSplitter(find_language(arguments.lang or "english"), arguments.keep_newlines)
-    given = {"--lang": arguments.lang, "--keep-newlines": arguments.keep_newlines}
-    problems = [
-        Problem(f"{flag} is given without --split-sentences", advice=f"add --split-sentences, or leave {flag} out")
-        for flag, value in given.items()
-        if value
-    ]
-    if problems:
-        raise ConfigError(problems)
+    _refuse_given({"--lang": arguments.lang, "--keep-newlines": arguments.keep_newlines}, "--split-sentences")
     return None
 
 
 def _dataset_choice(arguments: argparse.Namespace) -> DatasetChoice:
     if arguments.input_format != "hf":
         given = {"--dataset-config": arguments.dataset_config, "--dataset-split": arguments.dataset_split}
-        problems = [
-            Problem(f"{flag} is given without --input-format hf", advice=f"add --input-format hf, or leave {flag} out")
-            for flag, value in given.items()
-            if value
-        ]
-        if problems:
-            raise ConfigError(problems)
+        _refuse_given(given, "--input-format hf")
     return DatasetChoice(arguments.dataset_config, arguments.dataset_split)
+
+
+def _refuse_given(values: Mapping[str, object], needed: str) -> None:
+    """Refuses flags that were given, as they say nothing without the one that is needed."""
+    problems = [
+        Problem(f"{flag} is given without {needed}", advice=f"add {needed}, or leave {flag} out")
+        for flag, value in values.items()
+        if value
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _backend(arguments: argparse.Namespace) -> str:

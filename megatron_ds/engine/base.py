@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from megatron_ds.data.batch import Batch
 
+# What layers compute in, by the name of a run's precision.
+COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # From logits, and (labels, each token's weight), to a scalar.
 LossFunction = Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]
 # The rate of the n-th update, counted from 1.

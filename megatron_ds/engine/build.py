@@ -9,11 +9,10 @@ from io import StringIO
 from typing import Any
 
 import deepspeed
-import torch
 from torch import nn
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.engine.base import LearningRate, LossFunction, TrainEngine
+from megatron_ds.engine.base import COMPUTE_DTYPES, LearningRate, LossFunction, TrainEngine
 from megatron_ds.engine.construction import LayerBuilder
 from megatron_ds.engine.grad_norm import ClipBeforeStep
 from megatron_ds.engine.optimizer import build_optimizer, offloads_optimizer
@@ -21,8 +20,6 @@ from megatron_ds.engine.pipeline import PipelineTrainEngine, build_pipeline_modu
 from megatron_ds.engine.zero import ZeroTrainEngine
 from megatron_ds.models import LayerDef, Recompute, SequentialModel, initialize_weights, with_recomputation
 from megatron_ds.mpu import ModelParallelUnit
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def build_engine(
@@ -47,7 +44,7 @@ def build_engine(
         A `PipelineTrainEngine` when there is a pipeline, else a `ZeroTrainEngine`.
     """
     recompute = Recompute.of(run.training)
-    builder = LayerBuilder(_DTYPES[run.training.precision], mpu, recompute)
+    builder = LayerBuilder(COMPUTE_DTYPES[run.training.precision], mpu, recompute)
     join = partial(with_recomputation, allowed=[layer.recompute for layer in layers], recompute=recompute, mpu=mpu)
     if mpu.pp_size > 1:
         module: nn.Module = build_pipeline_module(

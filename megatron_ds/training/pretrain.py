@@ -15,7 +15,7 @@ from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
-from megatron_ds.engine.base import TrainEngine, TrainProgress
+from megatron_ds.engine.base import COMPUTE_DTYPES, TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
 from megatron_ds.models import AttentionScheme, GptLoss, Recompute, check_kernel, gpt_layers, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
@@ -103,7 +103,7 @@ def _attention_kernel(run: RunConfig, mpu: ModelParallelUnit) -> str:
         reset_attention_mask=run.data.reset_attention_mask,
         backend=run.training.attention_backend,
     )
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[run.training.precision]
+    dtype = COMPUTE_DTYPES[run.training.precision]
     like = torch.empty(run.training.micro_batch_size, dtype=dtype, device=mpu.device)
     return check_kernel(run.model, mpu, scheme, like)
 
