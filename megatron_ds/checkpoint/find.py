@@ -43,14 +43,22 @@ class FoundCheckpoint:
     manifest: Manifest
 
 
-def find_checkpoint(folder: Path) -> FoundCheckpoint:
-    """The checkpoint that `folder`'s tracker file ``latest`` names.
+def find_checkpoint(folder: Path, step: int | None = None) -> FoundCheckpoint:
+    """The checkpoint that `folder`'s tracker file ``latest`` names, or that of a step.
+
+    Args:
+        folder: of a run, or of one checkpoint inside it.
+        step: whose checkpoint; the one that ``latest`` names by default.
 
     Raises:
         CheckpointError: there is none, or it is not whole. Says which file is missing.
     """
     if not folder.is_dir():
         raise CheckpointError(Problem(f"there is no folder {folder}", advice="check the path given to --load"))
+    if step is not None:
+        return _opened(folder, f"global_step{step}", "--load-step names", "name a step that is there")
+    if (folder / MANIFEST_NAME).is_file():
+        return _opened(folder.absolute().parent, folder.absolute().name, "--load names", "name another checkpoint")
     tracker = folder / LATEST
     if not tracker.is_file():
         raise CheckpointError(
@@ -66,12 +74,16 @@ def find_checkpoint(folder: Path) -> FoundCheckpoint:
         raise CheckpointError(
             Problem(f"{tracker} can't be read ({error}){_tags_hint(folder)}", advice=advice)
         ) from error
+    return _opened(folder, tag, f"{tracker} names", advice)
+
+
+def _opened(folder: Path, tag: str, origin: str, advice: str) -> FoundCheckpoint:
     try:
         return FoundCheckpoint(folder, tag, Manifest.read(folder / tag))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             Problem(
-                f"{tracker} names {tag!r}, but {folder / tag} holds no readable manifest ({error}){_tags_hint(folder)}",
+                f"{origin} {tag!r}, but {folder / tag} holds no readable manifest ({error}){_tags_hint(folder)}",
                 advice=advice,
             )
         ) from error

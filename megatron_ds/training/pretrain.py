@@ -12,12 +12,14 @@ from pathlib import Path
 import torch
 
 from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
+from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
-from megatron_ds.engine.base import COMPUTE_DTYPES, TrainEngine, TrainProgress
+from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
 from megatron_ds.models import AttentionScheme, GptLoss, Recompute, check_kernel, gpt_layers, whole_model_specs
+from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
@@ -59,7 +61,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     )
     engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
     if found is not None:
-        engine.load(found.folder, found.tag)
+        engine.load(CheckpointReader(found.folder / found.tag, found.manifest))
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         _note_options(resolved, Path(run.checkpoint.save), engine.progress)
     specs = whole_model_specs(layers, mpu.topology)
@@ -69,7 +71,8 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         for line in stage_table(layers(ModelParallelUnit.offline(mpu.topology, device="meta")), engine.stages(), specs):
             logger.info("%s", line)
 
-    saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
+    order = TrainingOrder.of(run) if mpu.global_rank == 0 else None
+    saver = CheckpointSaver(run, specs, engine, mpu, layers(mpu), order)
     with Reporter(run, mpu.global_rank, joined.device, engine.progress) as reporter:
         train(run, engine, datasets, mpu, reporter, saver)
     stop_distributed()
