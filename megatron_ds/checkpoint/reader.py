@@ -54,7 +54,7 @@ class CheckpointReader:
         """
         spec, tp_size = self.specs[name], self.manifest.layout.tp_size
         ranks = 1 if spec.dim is None else tp_size
-        return spec.unshard([self._files.read(name, kind, rank) for rank in range(ranks)])
+        return spec.unshard([self._files.read(name, kind, rank).detach() for rank in range(ranks)])
 
     def shard(self, name: str, kind: Kind, spec: ShardSpec, tp_rank: int, tp_size: int) -> Tensor:
         """One rank's shard of a parameter, at any tensor-parallel size.
@@ -67,7 +67,7 @@ class CheckpointReader:
             tp_size: number of shards.
         """
         if (spec, tp_size) == (self.specs[name], self.manifest.layout.tp_size):
-            return self._files.read(name, kind, tp_rank)
+            return self._files.read(name, kind, tp_rank).detach()
         return spec.shard(self.read(name, kind), tp_rank, tp_size)
 
     def weights(self, kind: Kind = "weights") -> ModelWeights:
