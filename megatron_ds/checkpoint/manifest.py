@@ -64,6 +64,7 @@ class Manifest:
         kind: ``deepspeed`` (files as DeepSpeed's engines write them) or ``parameters`` (as this project's tools do).
         has_optimizer: fp32 weights and moments are there, not only weights.
         loss_scaler: fp16: the state of dynamic loss scaling.
+        files: name of a file in the checkpoint's folder → its ``bytes`` and ``sha256``.
         format_version: of this file.
     """
 
@@ -78,6 +79,7 @@ class Manifest:
     kind: Literal["deepspeed", "parameters"] = "deepspeed"
     has_optimizer: bool = True
     loss_scaler: dict[str, float] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:
@@ -101,7 +103,7 @@ class Manifest:
             manifest = cls(**{**content, "layout": Layout(**content["layout"])})
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
-        for name in ("progress", "model", "parameters", "options", "training_order", "loss_scaler"):
+        for name in ("progress", "model", "parameters", "options", "training_order", "loss_scaler", "files"):
             if not isinstance(getattr(manifest, name), dict):
                 raise ValueError(f"its {name} is no object")
         if manifest.kind not in ("deepspeed", "parameters"):

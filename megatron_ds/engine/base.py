@@ -90,8 +90,10 @@ class TrainEngine(Protocol):
         """Writes ``global_step<N>`` into `folder`; returns that folder when every rank's files are written."""
         ...
 
-    def load(self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True) -> None:
-        """Restores weights and, where wanted, optimizer and `progress` from a checkpoint of any layout."""
+    def load(
+        self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True, dropout: bool = True
+    ) -> None:
+        """Restores weights and, where wanted, optimizer, `progress` and dropout from a checkpoint of any layout."""
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
