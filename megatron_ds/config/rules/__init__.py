@@ -29,6 +29,7 @@ from megatron_ds.config.rules.optimizer import (
     warmup_ends_before_decay,
 )
 from megatron_ds.config.rules.parallel import (
+    no_layer_matches,
     partition_method_is_known,
     processes_hold_whole_models,
     stages_have_layers,
@@ -46,6 +47,7 @@ from megatron_ds.config.rules.recompute import (
     saved_inputs_are_those_of_layers,
     saved_inputs_are_whole,
 )
+from megatron_ds.config.rules.shapes import padding_step
 from megatron_ds.config.rules.training import (
     attention_backend_fits,
     attention_backend_on_cpu,
@@ -56,7 +58,15 @@ from megatron_ds.config.rules.training import (
 from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem
 
-__all__ = ["RULES", "attention_backend_on_cpu", "broken_rules", "fp16_on_cpu", "too_little_padding"]
+__all__ = [
+    "RULES",
+    "attention_backend_on_cpu",
+    "broken_rules",
+    "fp16_on_cpu",
+    "no_layer_matches",
+    "padding_step",
+    "too_little_padding",
+]
 
 RULES: tuple[Rule, ...] = (
     processes_hold_whole_models,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from megatron_ds.config.catalog import all_options
 from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem
+from megatron_ds.utils.text import value_text
 
 Rule = Callable[[Settings], Iterator[Problem]]
 
@@ -15,20 +16,46 @@ PP = "parallel.pipeline_model_parallel_size"
 ZERO = "parallel.zero_stage"
 GROUPS = "model.num_query_groups"
 POSITIONS = "model.position_embedding_type"
+HIDDEN = "model.hidden_size"
+HEADS = "model.num_attention_heads"
+
+# Multiples of a size that are looked at, on both sides, for one to suggest.
+_FARTHEST = 1000
 
 
-def divisible(settings: Settings, path: str, by: str, rule: str) -> Iterator[Problem]:
-    """The option `path` is a multiple of the option `by`; `rule` says why."""
+def divisible(
+    settings: Settings, path: str, by: str, rule: str, fits: Callable[[Settings, int], bool] | None = None
+) -> Iterator[Problem]:
+    """An option is a multiple of another one.
+
+    Args:
+        settings: the options.
+        path: the option.
+        by: the other one.
+        rule: why, for the message.
+        fits: whether a value of the option keeps the other rules; only such values are suggested.
+
+    Yields:
+        The problem, if there is one.
+    """
     number, divisor = settings.value(path), settings.value(by)
     if number and divisor and number % divisor:
         names = settings.source(path).name, settings.source(by).name
-        below, above = number // divisor * divisor, (number // divisor + 1) * divisor
-        ways = f"{below} or {above}" if below else str(above)
+        near = _near_multiples(number, divisor, lambda multiple: fits is None or fits(settings, multiple))
+        ways = f"{names[0]} {' or '.join(map(str, near))}, or " if near else ""
         yield Problem(
             f"{names[0]} {number} is not a multiple of {names[1]} {divisor}: {rule}",
             settings.sources(path, by),
-            f"use {names[0]} {ways}, or another {names[1]}",
+            f"use {ways}another {names[1]}",
         )
+
+
+def _near_multiples(number: int, step: int, fits: Callable[[int], bool]) -> list[int]:
+    """The nearest multiples of `step` below and above `number` that fit."""
+    below = number // step * step
+    sides = (range(below, 0, -step), range(below + step, below + (_FARTHEST + 1) * step, step))
+    found = [next(filter(fits, side[:_FARTHEST]), None) for side in sides]
+    return [multiple for multiple in found if multiple is not None]
 
 
 def given_in_vain(settings: Settings, paths: Iterable[str], needed: str, wanted: str) -> Iterator[Problem]:
@@ -39,14 +66,5 @@ def given_in_vain(settings: Settings, paths: Iterable[str], needed: str, wanted:
             yield Problem(
                 f"{name} is given, and {choice.name} is {choice.value}: {name} says how {wanted} works",
                 settings.sources(path, needed),
-                f"give {wanted}, or leave {name} out (its default is {all_options()[path].default})",
+                f"give {wanted}, or leave {name} out (its default is {value_text(all_options()[path].default)})",
             )
-
-
-def head_size(settings: Settings) -> int | None:
-    """The width of a head; None while it isn't known, or is no whole number."""
-    width: int | None = settings.value("model.kv_channels")
-    hidden, heads = settings.value("model.hidden_size"), settings.value("model.num_attention_heads")
-    if width is None and hidden and heads and hidden % heads == 0:
-        width = hidden // heads
-    return width

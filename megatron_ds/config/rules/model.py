@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from megatron_ds.config.blocks import rotary_width
-from megatron_ds.config.rules.common import GROUPS, POSITIONS, TP, divisible, given_in_vain, head_size
+from megatron_ds.config.rules.common import GROUPS, HEADS, HIDDEN, POSITIONS, TP, divisible, given_in_vain
+from megatron_ds.config.rules.shapes import (
+    head_size,
+    head_size_sources,
+    heads_fit,
+    hidden_size_fits,
+    padded_size_fits,
+    padding_step,
+    turns_pairs,
+)
 from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem, Source
 
@@ -25,28 +35,25 @@ _DEEPNORM = ("model.deepnorm_alpha", "model.deepnorm_beta")
 def heads_divide_hidden_size(settings: Settings) -> Iterator[Problem]:
     """Every head has the same width."""
     if settings.value("model.kv_channels") is None:
-        yield from divisible(
-            settings, "model.hidden_size", "model.num_attention_heads", "all attention heads have the same width"
-        )
+        rule = "all attention heads have the same width"
+        yield from divisible(settings, HIDDEN, HEADS, rule, hidden_size_fits)
 
 
 def groups_divide_heads(settings: Settings) -> Iterator[Problem]:
     """Each head of keys and values serves the same number of attention heads."""
-    yield from divisible(
-        settings, "model.num_attention_heads", GROUPS, "each group of attention heads has the same number of them"
-    )
+    rule = "each group of attention heads has the same number of them"
+    yield from divisible(settings, HEADS, GROUPS, rule, heads_fit)
 
 
 def rotated_width_is_even(settings: Settings) -> Iterator[Problem]:
     """Rotary embeddings turn pairs of numbers."""
     width, percent = head_size(settings), settings.value("model.rotary_percent")
-    if settings.value(POSITIONS) != "rope" or width is None:
-        return
-    rotated = rotary_width(width, percent)
-    if rotated % 2 or rotated == 0:
+    if width is not None and not turns_pairs(settings, width):
+        rotated = rotary_width(width, percent)
         yield Problem(
-            f"rotary embeddings turn pairs of numbers, and {percent} of a head's width {width} is {rotated}",
-            settings.sources("model.rotary_percent", "model.hidden_size", "model.num_attention_heads"),
+            f"rotary embeddings turn pairs of numbers, and {percent} of a head's width {width}, rounded down, is "
+            f"{rotated}",
+            (*settings.sources("model.rotary_percent"), *head_size_sources(settings)),
             "use a --rotary-percent, or a head width, that gives an even number of at least 2",
         )
 
@@ -118,31 +125,38 @@ def prefix_has_the_sample_to_itself(settings: Settings) -> Iterator[Problem]:
 def padded_vocabulary_is_shared_evenly(settings: Settings) -> Iterator[Problem]:
     """A given padded size is cut evenly; a divisor that somebody asked for divides it too, as in BLOOM's fork."""
     path, divisor = "model.pad_vocab_size_to", "model.make_vocab_size_divisible_by"
-    yield from divisible(settings, path, TP, "each tensor-parallel rank has the same number of rows")
+    rule = "each tensor-parallel rank has the same number of rows"
+    yield from divisible(settings, path, TP, rule, padded_size_fits)
     # The default of the divisor is nobody's wish.
     if divisor in settings:
-        yield from divisible(settings, path, divisor, "that is what the second option asks for")
+        yield from divisible(settings, path, divisor, "that is what the second option asks for", padded_size_fits)
 
 
 def padded_vocabulary_holds_all_ids(settings: Settings) -> Iterator[Problem]:
     """Padding adds rows. A vocabulary whose size the tokenizer says is compared when that is known."""
     size, padded = settings.value("model.vocab_size"), settings.value("model.pad_vocab_size_to")
     if size and padded and padded < size:
-        yield too_little_padding(size, settings.source("model.pad_vocab_size_to"), settings.sources("model.vocab_size"))
+        divisor = "model.make_vocab_size_divisible_by"
+        step = padding_step(settings.value(TP), settings.value(divisor), divisor_is_given=divisor in settings)
+        sources = settings.sources("model.vocab_size")
+        yield too_little_padding(size, settings.source("model.pad_vocab_size_to"), step, sources)
 
 
-def too_little_padding(vocab_size: int, padded: Source, sources: tuple[Source, ...] = ()) -> Problem:
+def too_little_padding(vocab_size: int, padded: Source, step: int, sources: tuple[Source, ...] = ()) -> Problem:
     """The problem of a padded size that is less than the vocabulary.
 
     Args:
         vocab_size: number of ids in use.
         padded: the value of ``pad_vocab_size_to``.
+        step: what it is a multiple of.
         sources: where the vocabulary size comes from, if an option says it.
     """
+    least = math.ceil(vocab_size / step) * step
+    more = "more" if step == 1 else f"a larger multiple of {step}"
     return Problem(
         f"pad_vocab_size_to {padded.value} is less than the vocabulary of {vocab_size} ids",
         (padded, *sources),
-        f"use {vocab_size} or more, or leave pad_vocab_size_to out",
+        f"use {least} or {more}, or leave pad_vocab_size_to out",
     )
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from megatron_ds.config.blocks import GATED_ACTIVATIONS, default_ffn_size
-from megatron_ds.config.partition import counted_layers, even_counts
-from megatron_ds.config.rules.common import GROUPS, PP, TP, ZERO, divisible, head_size
+from megatron_ds.config.blocks import GATED_ACTIVATIONS
+from megatron_ds.config.partition import LAYER_CLASSES, counted_layers, even_counts, matching_classes
+from megatron_ds.config.rules.common import GROUPS, HEADS, HIDDEN, PP, TP, ZERO, divisible
+from megatron_ds.config.rules.shapes import ffn_size, head_size, head_size_sources, heads_fit, seq_length_fits
 from megatron_ds.config.settings import Settings, wrong_value
 from megatron_ds.errors import Problem, Source
+from megatron_ds.utils.text import counted
+
+_METHOD = "parallel.pp_partition_method"
 
 
 def processes_hold_whole_models(settings: Settings) -> Iterator[Problem]:
@@ -20,17 +24,16 @@ def processes_hold_whole_models(settings: Settings) -> Iterator[Problem]:
         counts = f"{below} or {below + ranks}" if below else str(ranks)
         layout = f"TP {settings.value(TP)} x PP {settings.value(PP)} = {ranks}"
         yield Problem(
-            f"{world} process{'es' if world > 1 else ''} can't be shared out: {layout} doesn't divide {world}",
-            (*settings.sources(TP, PP), Source("processes", str(world), "WORLD_SIZE")),
+            f"{counted(world, 'process', 'processes')} can't be shared out: {layout} doesn't divide {world}",
+            (*settings.sources(TP, PP), Source("processes", str(world), settings.world_origin)),
             f"start {counts} processes, or change TP or PP",
         )
 
 
 def tp_divides_heads(settings: Settings) -> Iterator[Problem]:
     """Tensor-parallel ranks share heads evenly."""
-    yield from divisible(
-        settings, "model.num_attention_heads", TP, "each tensor-parallel rank has the same number of heads"
-    )
+    rule = "each tensor-parallel rank has the same number of heads"
+    yield from divisible(settings, HEADS, TP, rule, heads_fit)
 
 
 def tp_divides_ffn(settings: Settings) -> Iterator[Problem]:
@@ -40,14 +43,13 @@ def tp_divides_ffn(settings: Settings) -> Iterator[Problem]:
     if settings.value("model.ffn_hidden_size") is not None:
         yield from divisible(settings, "model.ffn_hidden_size", TP, rule)
         return
-    gated = settings.value("model.activation") in GATED_ACTIVATIONS
-    width = default_ffn_size(hidden, gated=gated) if hidden else 0
+    width = ffn_size(settings, hidden) if hidden else 0
     if width % tp:
-        factor = "8/3" if gated else "4"
+        factor = "8/3" if settings.value("model.activation") in GATED_ACTIVATIONS else "4"
         yield Problem(
             f"MLP width {factor} x hidden_size {hidden} = {width} is not a multiple of tensor_model_parallel_size "
             f"{tp}: {rule}",
-            settings.sources("model.hidden_size", TP),
+            settings.sources(HIDDEN, "model.activation", TP),
             "give --ffn-hidden-size, or another hidden size or TP",
         )
 
@@ -68,9 +70,9 @@ def tp_fits_groups(settings: Settings) -> Iterator[Problem]:
     width, ranks = head_size(settings), tp // groups
     if width and width % ranks:
         yield Problem(
-            f"{ranks} ranks share each of {groups} heads of keys and values, and its width {width} is not a multiple "
-            f"of {ranks}",
-            settings.sources(GROUPS, TP),
+            f"with num_query_groups {groups} and TP {tp}, {ranks} ranks share a head of keys and values, and its width "
+            f"{width} is not a multiple of {ranks}",
+            (*settings.sources(GROUPS, TP), *head_size_sources(settings)),
             f"use a TP of at most {groups}, or a head width that {ranks} divides",
         )
 
@@ -78,67 +80,100 @@ def tp_fits_groups(settings: Settings) -> Iterator[Problem]:
 def tp_divides_sequence(settings: Settings) -> Iterator[Problem]:
     """With sequence parallelism, tensor-parallel ranks have slices of a sample of the same length."""
     if settings.value("parallel.sequence_parallel"):
-        yield from divisible(
-            settings, "model.seq_length", TP, "with sequence_parallel each rank has as many tokens of a sample"
-        )
+        rule = "with sequence_parallel each rank has as many tokens of a sample"
+        yield from divisible(settings, "model.seq_length", TP, rule, seq_length_fits)
 
 
 def stages_have_layers(settings: Settings) -> Iterator[Problem]:
-    """Every stage has a layer; uneven stages are legal."""
+    """Every stage has a layer; where they are counted out, the first and the last stage can do without."""
     layers, stages = settings.value("model.num_layers"), settings.value(PP)
-    if layers and layers < stages:
-        yield Problem(
-            f"{layers} transformer layer{'s' if layers > 1 else ''} can't fill {stages} pipeline stages: "
-            "each stage has at least one",
-            settings.sources("model.num_layers", PP),
-            f"use a pipeline size of at most {layers}, or at least {stages} layers (uneven stages are legal)",
-        )
+    if not layers:
+        return
+    if _layer_counts(settings) is None and layers < stages:
+        least, rule = stages, "each stage has at least one"
+        counted_out = ",".join(map(str, even_counts(layers, stages))) if layers >= stages - 2 else ""
+        more = f", or count them out: --pp-partition-method layers:{counted_out}" if counted_out else ""
+    elif layers < stages - 2:
+        least, rule, more = stages - 2, "each stage but the first and the last has at least one", ""
+    else:
+        return
+    yield Problem(
+        f"{counted(layers, 'transformer layer')} can't fill {stages} pipeline stages: {rule}",
+        settings.sources("model.num_layers", PP, _METHOD),
+        f"use a pipeline size of at most {layers + stages - least}, or at least {counted(least, 'layer')} (uneven "
+        f"stages are legal){more}",
+    )
+
+
+def _layer_counts(settings: Settings) -> list[int] | None:
+    """The layers of each stage where the user counts them out; None also where that went wrong."""
+    try:
+        return counted_layers(settings.value(_METHOD))
+    except ValueError:
+        return None
 
 
 def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
     """DeepSpeed knows three ways to deal layers to stages; the user may count them out as well."""
-    path = "parallel.pp_partition_method"
-    method: str = settings.value(path)
+    method: str = settings.value(_METHOD)
     if method.lower() in ("uniform", "parameters"):
         return
     try:
         counts = counted_layers(method)
     except ValueError as error:
-        yield wrong_value("pp_partition_method", method, settings.origin(path), f"layers: and {error}")
+        advice = f"write for instance {_example(settings)}"
+        yield wrong_value("pp_partition_method", method, settings.origin(_METHOD), f"layers: and {error}", advice)
         return
     if counts is not None:
-        yield from _counted_layers_problems(settings, path, counts)
+        yield from _counted_layers_problems(settings, counts)
         return
     kind, _, pattern = method.partition(":")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        yield Problem(f"pp_partition_method {method!r}: no regular expression ({error})", settings.sources(path))
     if kind.lower() != "type" or not pattern:
         yield Problem(
             f"pp_partition_method {method!r} is unknown",
-            settings.sources(path),
+            settings.sources(_METHOD),
             "use uniform, parameters, layers:N,N,… or type:REGEX, for instance type:transformer",
+        )
+        return
+    try:
+        if not matching_classes(pattern, LAYER_CLASSES):
+            yield no_layer_matches(method, LAYER_CLASSES, settings.sources(_METHOD))
+    except re.error as error:
+        yield Problem(
+            f"pp_partition_method {method!r}: no regular expression ({error})",
+            settings.sources(_METHOD),
+            "type:transformer is the usual one",
         )
 
 
-def _counted_layers_problems(settings: Settings, path: str, counts: Sequence[int]) -> Iterator[Problem]:
+def no_layer_matches(method: str, classes: Sequence[str], sources: tuple[Source, ...] = ()) -> Problem:
+    """The problem of a ``type:REGEX`` that is found in no layer's class name.
+
+    Args:
+        method: the value of ``pp_partition_method``.
+        classes: names of the classes that layers have.
+        sources: where the method was given, if that is known.
+    """
+    advice = f"use a pattern that is in one of {', '.join(classes)}; type:transformer is the usual one"
+    return Problem(f"pp_partition_method {method!r} matches no layer of the model", sources, advice)
+
+
+def _counted_layers_problems(settings: Settings, counts: Sequence[int]) -> Iterator[Problem]:
     layers, stages = settings.value("model.num_layers"), settings.value(PP)
-    sources = settings.sources(path, "model.num_layers", PP)
-    if layers is None or layers < stages:
+    sources = settings.sources(_METHOD, "model.num_layers", PP)
+    if layers is None or layers < stages - 2:
         return  # reported elsewhere
-    advice = f"write for instance layers:{','.join(map(str, even_counts(layers, stages)))}"
+    advice = f"write for instance {_example(settings)}"
     if len(counts) != stages:
         yield Problem(
-            f"pp_partition_method has numbers for {len(counts)} stage{'s' if len(counts) > 1 else ''}, and the "
-            f"pipeline has {stages}",
+            f"pp_partition_method has numbers for {counted(len(counts), 'stage')}, and the pipeline has {stages}",
             sources,
             advice,
         )
     elif sum(counts) != layers:
         yield Problem(
-            f"pp_partition_method deals out {' + '.join(map(str, counts))} = {sum(counts)} transformer layers, and the "
-            f"model has {layers}",
+            f"pp_partition_method deals out {' + '.join(map(str, counts))} = "
+            f"{counted(sum(counts), 'transformer layer')}, and the model has {layers}",
             sources,
             advice,
         )
@@ -150,6 +185,13 @@ def _counted_layers_problems(settings: Settings, path: str, counts: Sequence[int
             sources,
             advice,
         )
+
+
+def _example(settings: Settings) -> str:
+    """Layers counted out so that it works; any example where nothing does."""
+    layers, stages = settings.value("model.num_layers"), settings.value(PP)
+    fits = layers is not None and layers >= max(1, stages - 2)
+    return "layers:" + ",".join(map(str, even_counts(layers, stages) if fits else [1] * stages))
 
 
 def zero_fits_pipeline(settings: Settings) -> Iterator[Problem]:

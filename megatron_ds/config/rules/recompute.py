@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from megatron_ds.config.rules.common import TP, divisible
+from megatron_ds.config.rules.common import HIDDEN, TP, divisible
+from megatron_ds.config.rules.shapes import hidden_size_fits
 from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem
 
@@ -38,7 +39,7 @@ def saved_inputs_are_cut_evenly(settings: Settings) -> Iterator[Problem]:
     """Each tensor-parallel rank keeps an equal share."""
     if settings.value("training.distribute_saved_activations"):
         rule = "with distribute_saved_activations each tensor-parallel rank keeps an equal share of a layer's input"
-        yield from divisible(settings, "model.hidden_size", TP, rule)
+        yield from divisible(settings, HIDDEN, TP, rule, hidden_size_fits)
 
 
 def saved_inputs_are_whole(settings: Settings) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megatron_ds.config.rules.shapes import head_size, head_size_sources
 from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem
 
@@ -58,12 +59,11 @@ def attention_backend_fits(settings: Settings) -> Iterator[Problem]:
             settings.sources(path, "model.attention_dropout"),
             "set --attention-dropout 0, or leave --attention-backend out: with dropout it takes SDPA and a mask",
         )
-    hidden, heads = settings.value("model.hidden_size"), settings.value("model.num_attention_heads")
-    head_size = settings.value("model.kv_channels") or (hidden // heads if hidden and heads else None)
-    if backend == "flex" and head_size is not None and head_size < 16:
+    width = head_size(settings)
+    if backend == "flex" and width is not None and width < 16:
         yield Problem(
-            f"attention_backend flex takes heads of at least 16, and these have {head_size}",
-            settings.sources(path, "model.hidden_size", "model.num_attention_heads", "model.kv_channels"),
+            f"attention_backend flex takes heads of at least 16, and these have {width}",
+            (*settings.sources(path), *head_size_sources(settings)),
             "use fewer heads, or leave --attention-backend out",
         )
     if backend in ("flash", "cudnn") and settings.precision == "fp32":
