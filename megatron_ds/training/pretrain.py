@@ -28,6 +28,7 @@ from megatron_ds.training.saving import CheckpointSaver
 from megatron_ds.training.stage_table import stage_table
 from megatron_ds.training.starts import Start, note_start
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 
 def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
@@ -161,7 +162,7 @@ def _say_what_runs(
         model.padded_vocab_size(run.parallel.tensor_model_parallel_size),
     )
     sequence = ", sequence-parallel" if mpu.sequence_parallel else ""
-    logger.info("layout: %s%s on %d processes", Layout.of(run), sequence, run.world_size)
+    logger.info("layout: %s%s on %s", Layout.of(run), sequence, counted(run.world_size, "process", "processes"))
     logger.info(
         "batch: %d micro x %d accumulated x %d data-parallel = %d samples of %d tokens",
         run.training.micro_batch_size,
