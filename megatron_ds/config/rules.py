@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from megatron_ds.config.blocks import GATED_ACTIVATIONS, default_ffn_size, rotary_width
 from megatron_ds.config.catalog import all_options
+from megatron_ds.config.checkpoint_rules import CHECKPOINT_RULES
 from megatron_ds.config.partition import counted_layers, even_counts
 from megatron_ds.config.settings import Settings, wrong_value
 from megatron_ds.errors import Problem, Source
@@ -379,26 +380,6 @@ def min_lr_is_below_lr(settings: Settings) -> Iterator[Problem]:
         )
 
 
-def saves_have_a_folder(settings: Settings) -> Iterator[Problem]:
-    """An interval of saves needs a folder."""
-    if settings.value("checkpoint.save_interval") is not None and settings.value("checkpoint.save") is None:
-        yield Problem(
-            "save_interval is given and save is not: there is no folder to save to",
-            settings.sources("checkpoint.save_interval"),
-            "give --save FOLDER, or leave the interval out",
-        )
-
-
-def fresh_start_has_a_folder(settings: Settings) -> Iterator[Problem]:
-    """--allow-fresh-start is about --load."""
-    if settings.value("checkpoint.allow_fresh_start") and settings.value("checkpoint.load") is None:
-        yield Problem(
-            "allow_fresh_start is given and load is not: a run without --load always starts from step 0",
-            settings.sources("checkpoint.allow_fresh_start"),
-            "give --load FOLDER, or leave --allow-fresh-start out",
-        )
-
-
 def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
     """DeepSpeed knows three ways to deal layers to stages; the user may count them out as well."""
     path = "parallel.pp_partition_method"
@@ -608,9 +589,8 @@ RULES: tuple[Rule, ...] = (
     one_warmup,
     warmup_ends_before_decay,
     min_lr_is_below_lr,
-    saves_have_a_folder,
-    fresh_start_has_a_folder,
     attention_backend_fits,
+    *CHECKPOINT_RULES,
 )
 
 
