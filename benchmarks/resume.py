@@ -19,7 +19,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,12 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.tiny_run import MODELS, Case, TinyRun
-from megatron_ds.checkpoint import find_checkpoint
-from megatron_ds.data import TrainingOrder, build_gpt_datasets, samples_needed
+from megatron_ds.data import build_gpt_datasets, samples_needed
 from megatron_ds.data.batch import Batch
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.samples import batch_hash
-from megatron_ds.models import gpt_layers, whole_model_specs
 from megatron_ds.training.batches import rank_batches
 from megatron_ds.training.evaluation import mean_loss
-from megatron_ds.training.saving import CheckpointSaver
 from tests.dist.pool import run_ranks
 
 STEPS, EVAL_INTERVAL = 12, 4
@@ -192,11 +188,8 @@ def train_part(case: Case, folder: Path, start: int, end: int, save_after: tuple
     )
     assert datasets.train is not None
     if start > 0:
-        found = find_checkpoint(folder / str(start))
-        engine.load(found.folder, found.tag)
+        tiny.load(folder / str(start))
     assert engine.progress.step == start
-    specs = whole_model_specs(partial(gpt_layers, run.model), mpu.topology)
-    saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
     batches = rank_batches(run, datasets.train, mpu, consumed_samples=engine.progress.consumed_samples)
     record = Record(facts={**tiny.facts(), "layers": len(tiny.blocks), "whole_parameters": _whole_parameters(tiny)})
     layer_runs, core_runs = tiny.count_block_forwards(), tiny.count_core_runs()
@@ -217,7 +210,7 @@ def train_part(case: Case, folder: Path, start: int, end: int, save_after: tuple
         if step % EVAL_INTERVAL == 0:
             record.validation_losses[step] = mean_loss(run, engine, datasets.valid["all"], mpu)
         if step in save_after:
-            saver(folder / str(step))
+            tiny.save(folder / str(step))
     return record
 
 

@@ -10,15 +10,18 @@ import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.config import ResolvedRun, resolve
 from megatron_ds.config.blocks import RunConfig
+from megatron_ds.data import TrainingOrder
 from megatron_ds.data.batch import Batch, make_batch
 from megatron_ds.data.boundaries import DocumentBoundaries
 from megatron_ds.engine.base import LossFunction, StepResult
@@ -31,10 +34,12 @@ from megatron_ds.models import (
     SequentialModel,
     gpt_layers,
     initialize_weights,
+    whole_model_specs,
 )
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.batches import with_prefixes
+from megatron_ds.training.saving import CheckpointSaver
 
 Precision = Literal["fp32", "bf16", "fp16"]
 MaskRule = Callable[[int, int, int], Tensor]
@@ -259,7 +264,7 @@ class TinyRun:
             case.tp, case.pp, device, sequence_parallel=self.run.parallel.sequence_parallel
         )
         self._mask_rule = mask_rule
-        model = layers(self.run, self.mpu)
+        self.layers = model = layers(self.run, self.mpu)
         schedule = LearningRateSchedule.from_config(self.run.optimizer, self.run.training.train_iters)
         loss = loss or GptLoss(self.run.model, self.mpu)
         engine = build_engine(self.run, self.resolved.deepspeed, model, loss, self.mpu, schedule.learning_rate)
@@ -279,6 +284,16 @@ class TinyRun:
     def train_step(self, step: int) -> StepResult:
         """One optimizer step on the global batch number `step`."""
         return self.engine.train_step(self.batches(step))
+
+    def save(self, folder: Path) -> None:
+        """Writes a checkpoint, as a run with ``--save`` does."""
+        order = TrainingOrder.of(self.run) if self.run.data.data_path else None
+        specs = whole_model_specs(partial(gpt_layers, self.run.model), self.mpu.topology)
+        CheckpointSaver(self.run, specs, self.engine, self.mpu, self.layers, order)(folder)
+
+    def load(self, folder: Path, step: int | None = None) -> None:
+        """Goes on from a checkpoint."""
+        self.engine.load(open_checkpoint(folder, step))
 
     @cached_property
     def blocks(self) -> list[ParallelTransformerLayer]:

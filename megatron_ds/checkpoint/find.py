@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Layout, Manifest
+from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Manifest
 from megatron_ds.config.blocks import ModelConfig, RunConfig
 from megatron_ds.data.order import TrainingOrder
 from megatron_ds.errors import CheckpointError, Problem, Source
@@ -25,6 +25,8 @@ _FREE_ON_RESUME = {
     "use_scaled_init_method",
     "deepnorm_beta",
     "fp32_residual_connection",
+    "make_vocab_size_divisible_by",
+    "pad_vocab_size_to",
 }
 
 
@@ -43,14 +45,22 @@ class FoundCheckpoint:
     manifest: Manifest
 
 
-def find_checkpoint(folder: Path) -> FoundCheckpoint:
-    """The checkpoint that `folder`'s tracker file ``latest`` names.
+def find_checkpoint(folder: Path, step: int | None = None) -> FoundCheckpoint:
+    """The checkpoint that `folder`'s tracker file ``latest`` names, or that of a step.
+
+    Args:
+        folder: of a run, or of one checkpoint inside it.
+        step: whose checkpoint; the one that ``latest`` names by default.
 
     Raises:
         CheckpointError: there is none, or it is not whole. Says which file is missing.
     """
     if not folder.is_dir():
         raise CheckpointError(Problem(f"there is no folder {folder}", advice="check the path given to --load"))
+    if step is not None:
+        return _opened(folder, f"global_step{step}", "--load-step names", "name a step that is there")
+    if (folder / MANIFEST_NAME).is_file():
+        return _opened(folder.absolute().parent, folder.absolute().name, "--load names", "name another checkpoint")
     tracker = folder / LATEST
     if not tracker.is_file():
         raise CheckpointError(
@@ -66,12 +76,16 @@ def find_checkpoint(folder: Path) -> FoundCheckpoint:
         raise CheckpointError(
             Problem(f"{tracker} can't be read ({error}){_tags_hint(folder)}", advice=advice)
         ) from error
+    return _opened(folder, tag, f"{tracker} names", advice)
+
+
+def _opened(folder: Path, tag: str, origin: str, advice: str) -> FoundCheckpoint:
     try:
         return FoundCheckpoint(folder, tag, Manifest.read(folder / tag))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             Problem(
-                f"{tracker} names {tag!r}, but {folder / tag} holds no readable manifest ({error}){_tags_hint(folder)}",
+                f"{origin} {tag!r}, but {folder / tag} holds no readable manifest ({error}){_tags_hint(folder)}",
                 advice=advice,
             )
         ) from error
@@ -99,12 +113,21 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     load, save = run.checkpoint.load, run.checkpoint.save
     if load is not None and not (run.checkpoint.allow_fresh_start and _holds_nothing(Path(load))):
         try:
-            found = find_checkpoint(Path(load))
+            found = find_checkpoint(Path(load), run.checkpoint.load_step)
+            problems += _missing_files(found)
             problems += _mismatches(found, run, origins)
         except CheckpointError as error:
             problems += error.problems
     if save is not None:
         problems += _save_problems(Path(save), load, origins)
+        if run.checkpoint.finetune and load is not None and Path(load).resolve() == Path(save).resolve():
+            problems.append(
+                Problem(
+                    f"--finetune begins a new run, and {save} holds the one that its weights are from",
+                    (Source("save", save, origins.get("checkpoint.save", "--save")),),
+                    "give another folder to --save",
+                )
+            )
     return found, problems
 
 
@@ -167,17 +190,8 @@ def _tags_hint(folder: Path) -> str:
 
 
 def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, str]) -> list[Problem]:
-    """A checkpoint fits a run of the same architecture and layout."""
-    problems = []
-    saved, wanted = found.manifest.layout, Layout.of(run)
-    if saved != wanted:
-        problems.append(
-            Problem(
-                f"the checkpoint {found.folder / found.tag} was saved as {saved}; this run is {wanted}",
-                advice="run with the layout that it was saved with: going on at another one is not supported yet",
-            )
-        )
-    problems += _other_stages(found, run, origins)
+    """A checkpoint fits a run of the same architecture, at any layout."""
+    problems: list[Problem] = []
     try:
         saved_model = ModelConfig(**found.manifest.model)
     except ValueError as error:
@@ -210,21 +224,25 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
     return problems
 
 
-def _other_stages(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, str]) -> list[Problem]:
-    """Optimizer states are saved by stage, so the layers have to be dealt out as they were."""
-    method = run.parallel.pp_partition_method
-    saved = found.manifest.options.get("parallel", {}).get("pp_partition_method", method)
-    if run.parallel.pipeline_model_parallel_size == 1 or saved == method:
+def _missing_files(found: FoundCheckpoint) -> list[Problem]:
+    """The files that the manifest lists have to be there, as long as they were. Their hashes are `verify`'s work."""
+    folder = found.folder / found.tag
+    wrong = []
+    for name, saved in found.manifest.files.items():
+        try:
+            size = (folder / name).stat().st_size
+        except OSError:
+            wrong.append(f"{name} is missing")
+            continue
+        if size != saved["bytes"]:
+            wrong.append(f"{name} has {size} bytes instead of {saved['bytes']}")
+    if not wrong:
         return []
-    where = f"the checkpoint {found.folder / found.tag}"
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return [
         Problem(
-            f"{where} has its layers dealt to stages otherwise",
-            (
-                Source("pp_partition_method", str(saved), where),
-                Source("pp_partition_method", method, origins.get("parallel.pp_partition_method", "this run")),
-            ),
-            f"give --pp-partition-method {saved}",
+            f"the checkpoint {folder} is not whole: {', '.join(wrong[:3])}{more}",
+            advice="copy its folder again, or name an older one with --load-step",
         )
     ]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from megatron_ds.config.blocks import RunConfig
 
 MANIFEST_NAME = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,12 @@ class Manifest:
         options: every option of the run that saved, by block.
         training_order: what the order of its samples depends on (`megatron_ds.data.TrainingOrder` as JSON); empty where
             that is not known.
+        layers: for each entry of the model's list of layers, the name of the layer whose weights it uses.
+        stages: for each pipeline stage, the first of its layers in that list and the one after its last.
+        kind: ``deepspeed`` (files as DeepSpeed's engines write them) or ``parameters`` (as this project's tools do).
+        has_optimizer: fp32 weights and moments are there, not only weights.
+        loss_scaler: fp16: the state of dynamic loss scaling.
+        files: name of a file in the checkpoint's folder → its ``bytes`` and ``sha256``.
         format_version: of this file.
     """
 
@@ -68,6 +74,12 @@ class Manifest:
     parameters: dict[str, dict[str, Any]]
     options: dict[str, Any] = field(default_factory=dict)
     training_order: dict[str, Any] = field(default_factory=dict)
+    layers: list[str] = field(default_factory=list)
+    stages: list[list[int]] = field(default_factory=list)
+    kind: Literal["deepspeed", "parameters"] = "deepspeed"
+    has_optimizer: bool = True
+    loss_scaler: dict[str, float] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:
@@ -91,9 +103,11 @@ class Manifest:
             manifest = cls(**{**content, "layout": Layout(**content["layout"])})
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
-        for name in ("progress", "model", "parameters", "options", "training_order"):
+        for name in ("progress", "model", "parameters", "options", "training_order", "loss_scaler", "files"):
             if not isinstance(getattr(manifest, name), dict):
                 raise ValueError(f"its {name} is no object")
+        if manifest.kind not in ("deepspeed", "parameters"):
+            raise ValueError(f"its kind is {manifest.kind!r}")
         if not isinstance(manifest.progress.get("step"), int):
             raise ValueError("its progress has no step")
         return manifest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
+from megatron_ds.checkpoint.schedule import saved_schedule, schedule_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
@@ -42,10 +43,14 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     problems += monitor_problems(run.logging, resolved.origins)
     found, load_problems = checkpoint_problems(run, resolved.origins)
     problems += load_problems
-    if found is not None and not data_problems:
-        problems += training_order_problems(found, run)
+    if found is not None:
+        problems += schedule_problems(found, run, resolved.origins)
+        if not data_problems and not run.checkpoint.finetune:
+            problems += training_order_problems(found, run)
     if problems:
         raise ConfigError(problems)
+    if found is not None and run.checkpoint.use_checkpoint_lr_scheduler:
+        resolved = resolved.with_schedule(saved_schedule(found), f"the checkpoint {found.folder / found.tag}")
     return resolved, found
 
 

@@ -493,7 +493,33 @@ class CheckpointConfig(OptionBlock):
     """Where the run is saved and what it starts from."""
 
     save: str | None = option(None, "Folder for checkpoints, metrics.jsonl and the resolved configs.")
-    load: str | None = option(None, "Folder of checkpoints to go on from.")
+    load: str | None = option(
+        None, "Folder of checkpoints to go on from, saved at any layout, or one checkpoint's own folder inside of it."
+    )
+    load_step: int | None = option(
+        None, "Goes on from the checkpoint of this step, not from the one that `latest` names.", ge=0, le=_MOST_STEPS
+    )
+    finetune: bool = option(
+        False,
+        "Takes the weights of --load only, and begins a new run with them: step 0, new optimizer state, the order of "
+        "samples from its beginning.",
+    )
+    no_load_optim: bool = option(
+        False, "Goes on from --load with new optimizer state (moments, loss scale); weights and progress are loaded."
+    )
+    no_load_rng: bool = option(
+        False, "Goes on from --load with the dropout masks of a new run instead of those of the run's next steps."
+    )
+    override_lr_scheduler: bool = option(
+        False,
+        "Goes on from --load with this run's learning-rate schedule where it is not the checkpoint's.",
+        aliases=("--override-opt-param-scheduler",),
+    )
+    use_checkpoint_lr_scheduler: bool = option(
+        False,
+        "Goes on from --load with the checkpoint's learning-rate schedule, whatever this run's options say.",
+        aliases=("--use-checkpoint-opt-param-scheduler",),
+    )
     save_interval: int | None = option(
         None, "Steps between checkpoints. The last step is always saved when --save is given.", ge=1, le=_MOST_STEPS
     )

@@ -62,6 +62,17 @@ class ResolvedRun:
         origins = {**self.origins, "data.eod_id": "derived: the tokenizer"}
         return replace(self, run=self.run.model_copy(update={"data": data}), origins=origins)
 
+    def with_schedule(self, options: Mapping[str, Any], origin: str) -> ResolvedRun:
+        """A copy with another learning-rate schedule.
+
+        Args:
+            options: the optimizer's options that make it.
+            origin: where they came from.
+        """
+        optimizer = self.run.optimizer.model_copy(update=dict(options))
+        origins = {**self.origins, **{f"optimizer.{name}": origin for name in options}}
+        return replace(self, run=self.run.model_copy(update={"optimizer": optimizer}), origins=origins)
+
 
 @dataclass
 class _Sources:

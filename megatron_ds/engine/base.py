@@ -7,13 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
+from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.data.batch import Batch
 
-# What layers compute in, by the name of a run's precision.
-COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # From logits, and (labels, each token's weight), to a scalar.
 LossFunction = Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]
 # The rate of the n-th update, counted from 1.
@@ -92,8 +90,10 @@ class TrainEngine(Protocol):
         """Writes ``global_step<N>`` into `folder`; returns that folder when every rank's files are written."""
         ...
 
-    def load(self, folder: Path, tag: str) -> None:
-        """Restores weights, optimizer and `progress` from one checkpoint of `folder`."""
+    def load(
+        self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True, dropout: bool = True
+    ) -> None:
+        """Restores weights and, where wanted, optimizer, `progress` and dropout from a checkpoint of any layout."""
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -110,6 +110,10 @@ class TrainEngine(Protocol):
 
     def first_not_finite(self, batches: Sequence[Batch]) -> str | None:
         """Runs the forward pass on a step's micro-batches; the first layer whose output is not finite, and its rank."""
+        ...
+
+    def loss_scaler_state(self) -> dict[str, float]:
+        """fp16: the state of dynamic loss scaling, for the checkpoint's manifest; empty otherwise."""
         ...
 
     def facts(self) -> dict[str, Any]:

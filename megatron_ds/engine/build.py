@@ -12,13 +12,14 @@ import deepspeed
 from torch import nn
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.engine.base import COMPUTE_DTYPES, LearningRate, LossFunction, TrainEngine
+from megatron_ds.engine.base import LearningRate, LossFunction, TrainEngine
 from megatron_ds.engine.construction import LayerBuilder
 from megatron_ds.engine.grad_norm import ClipBeforeStep
 from megatron_ds.engine.optimizer import build_optimizer, offloads_optimizer
 from megatron_ds.engine.pipeline import PipelineTrainEngine, build_pipeline_module, named_stage_parameters
 from megatron_ds.engine.zero import ZeroTrainEngine
 from megatron_ds.models import LayerDef, Recompute, SequentialModel, initialize_weights, with_recomputation
+from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import EvalResult, LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.grad_norm import ClipBeforeStep
+from megatron_ds.engine.load import ShardReader, load_parameters
 from megatron_ds.engine.not_finite import first_of_all_ranks, noting_not_finite
 from megatron_ds.engine.optimizer import catch_up
 from megatron_ds.engine.weights import replicas_differ
-from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ModelParallelUnit
+
+# What DeepSpeed's DynamicLossScaler changes from step to step.
+_LOSS_SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
 
 
 class DeepSpeedEngineBase(ABC):
@@ -46,6 +48,7 @@ class DeepSpeedEngineBase(ABC):
         self.mpu = mpu
         self.progress = TrainProgress()
         self._seed = seed
+        self._first_step = 0  # the step whose dropout masks are those of a new run's first one
         self._learning_rate = learning_rate
         self._clip = clip
         scaler = getattr(deepspeed_engine.optimizer, "loss_scaler", None)
@@ -84,7 +87,7 @@ class DeepSpeedEngineBase(ABC):
         loss_scale = float(getattr(engine.optimizer, "cur_scale", None) or engine.loss_scale() or 1.0)
         skipped_before = engine.skipped_steps
 
-        self.mpu.seed_step(self._seed, self.progress.step)
+        self.mpu.seed_step(self._seed, self.progress.step - self._first_step)
         loss = self._run_step(self._on_device(batches))
 
         skipped = engine.skipped_steps > skipped_before or (self._clip is not None and self._clip.skipped)
@@ -104,27 +107,38 @@ class DeepSpeedEngineBase(ABC):
         torch.distributed.barrier()
         return folder / tag
 
-    def load(self, folder: Path, tag: str) -> None:
-        """Restores weights, optimizer and `progress` from one checkpoint of `folder`.
+    def load(
+        self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True, dropout: bool = True
+    ) -> None:
+        """Restores a checkpoint of any layout: each rank reads what it will hold.
+
+        Args:
+            checkpoint: the checkpoint.
+            optimizer: restore the optimizer's moments and fp16's loss scale, not only weights (in fp32, where saved).
+            progress: restore `progress`; without it the run begins at step 0.
+            dropout: go on with the masks of the next steps; without it with those of a run that begins.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or does not fit this model.
+            CheckpointError: a file is missing or damaged.
         """
-        try:
-            with redirect_stdout(StringIO()):  # the bf16 optimizer prints the name of a function on every rank
-                path, client_state = self.deepspeed_engine.load_checkpoint(str(folder), tag=tag)
-        except Exception as error:  # whatever PyTorch and DeepSpeed raise over files that are not what they should be
-            reason = (str(error).splitlines() or [""])[0] or "a file is missing"
-            raise CheckpointError(
-                Problem(
-                    f"rank {self.mpu.global_rank} can't load {folder / tag}: {type(error).__name__}: {reason}",
-                    advice=f"write the name of an older checkpoint into {folder / 'latest'}",
-                )
-            ) from error
-        if path is None:
-            raise CheckpointError(f"{folder / tag} holds no checkpoint that DeepSpeed can read")
-        self.progress = TrainProgress(**client_state["progress"])
-        catch_up(self.deepspeed_engine.basic_optimizer, self.progress.step - self.progress.skipped_steps)
+        saved = checkpoint.manifest
+        with_moments = optimizer and checkpoint.has_optimizer
+        updates = saved.progress["step"] - saved.progress["skipped_steps"]
+        shards = ShardReader(checkpoint, self.mpu, with_moments, updates)
+        load_parameters(self.deepspeed_engine, self.named_parameters(), shards)
+        if progress:
+            self.progress = TrainProgress(**saved.progress)
+        if not dropout:
+            self._first_step = self.progress.step
+        if with_moments:
+            catch_up(self.deepspeed_engine.basic_optimizer, updates)
+            for name, value in saved.loss_scaler.items():
+                setattr(self.deepspeed_engine.optimizer.loss_scaler, name, value)
+
+    def loss_scaler_state(self) -> dict[str, float]:
+        """fp16: the state of dynamic loss scaling, for the checkpoint's manifest; empty otherwise."""
+        scaler = getattr(self.deepspeed_engine.optimizer, "loss_scaler", None)
+        return {name: getattr(scaler, name) for name in _LOSS_SCALER_STATE if getattr(scaler, "dynamic", False)}
 
     def differing_replicas(self) -> list[str]:
         """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""

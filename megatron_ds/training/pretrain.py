@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,14 @@ from pathlib import Path
 import torch
 
 from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
+from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
-from megatron_ds.engine.base import COMPUTE_DTYPES, TrainEngine, TrainProgress
+from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
 from megatron_ds.models import AttentionScheme, GptLoss, Recompute, check_kernel, gpt_layers, whole_model_specs
+from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
@@ -59,7 +61,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     )
     engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
     if found is not None:
-        engine.load(found.folder, found.tag)
+        _load(run, engine, found)
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         _note_options(resolved, Path(run.checkpoint.save), engine.progress)
     specs = whole_model_specs(layers, mpu.topology)
@@ -69,7 +71,8 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         for line in stage_table(layers(ModelParallelUnit.offline(mpu.topology, device="meta")), engine.stages(), specs):
             logger.info("%s", line)
 
-    saver = CheckpointSaver(run, specs, engine, mpu, TrainingOrder.of(run))
+    order = TrainingOrder.of(run) if mpu.global_rank == 0 else None
+    saver = CheckpointSaver(run, specs, engine, mpu, layers(mpu), order)
     with Reporter(run, mpu.global_rank, joined.device, engine.progress) as reporter:
         train(run, engine, datasets, mpu, reporter, saver)
     stop_distributed()
@@ -82,6 +85,16 @@ def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress) 
     if progress.step < run.training.train_iters:
         start = Start(progress.step, progress.consumed_samples, run.model_dump())
         note_start(folder, start, Path(run.checkpoint.load) if run.checkpoint.load else None)
+
+
+def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:
+    options = run.checkpoint
+    engine.load(
+        CheckpointReader(found.folder / found.tag, found.manifest),
+        optimizer=not (options.no_load_optim or options.finetune),
+        progress=not options.finetune,
+        dropout=not options.no_load_rng,
+    )
 
 
 def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
@@ -106,6 +119,28 @@ def _attention_kernel(run: RunConfig, mpu: ModelParallelUnit) -> str:
     dtype = COMPUTE_DTYPES[run.training.precision]
     like = torch.empty(run.training.micro_batch_size, dtype=dtype, device=mpu.device)
     return check_kernel(run.model, mpu, scheme, like)
+
+
+def _what_was_loaded(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> Iterator[str]:
+    """What a checkpoint gave to this run: one line, and one more for what was left out or cut anew."""
+    options, saved, progress = run.checkpoint, found.manifest, engine.progress
+    where = f"loaded {found.folder / found.tag}"
+    if options.finetune:
+        yield f"{where}: weights of step {saved.progress['step']}; a new run begins with them at step 0"
+    else:
+        schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
+        rate = schedule.learning_rate(progress.step - progress.skipped_steps + 1)
+        yield (
+            f"{where}: step {progress.step}, {progress.consumed_samples} samples consumed, "
+            f"next learning rate {rate:.2e}"
+        )
+        if options.no_load_optim or not saved.has_optimizer:
+            why = "--no-load-optim" if options.no_load_optim else "the checkpoint has weights only"
+            yield f"the optimizer's state is new: {why}"
+        if options.no_load_rng:
+            yield "dropout masks are those of a new run: --no-load-rng"
+    if saved.layout != Layout.of(run):
+        yield f"it was saved as {saved.layout}; this run is {Layout.of(run)}"
 
 
 def _say_what_runs(
@@ -141,12 +176,8 @@ def _say_what_runs(
     logger.info("gradient clipping: %s (from %s)", clip or "off", resolved.origins["optimizer.clip_grad"])
     if found is not None:
         progress = engine.progress
-        logger.info(
-            "loaded %s: step %d, %d samples consumed",
-            found.folder / found.tag,
-            progress.step,
-            progress.consumed_samples,
-        )
+        for line in _what_was_loaded(run, engine, found):
+            logger.info("%s", line)
         for line in changed_options(found, run):
             logger.info("changed since that checkpoint: %s", line)
         if progress.step >= run.training.train_iters:

@@ -83,11 +83,11 @@ def _straight_and_resumed(case: Case, folder: Path) -> tuple[list[float], list[f
     losses = []
     for step in range(4):
         if step == 2:
-            straight.engine.save(folder)
+            straight.save(folder)
         losses.append(float(straight.train_step(step).loss))
     torch.distributed.barrier()
     resumed = TinyRun(case)
-    resumed.engine.load(folder, "global_step2")
+    resumed.load(folder)
     return losses[2:], [float(resumed.train_step(step).loss) for step in (2, 3)]
 
 
