@@ -81,7 +81,7 @@ _POSITIONS = {
     "none": "none",
 }
 # BLOOM's fork gives the norm after the embeddings the default of PyTorch, whatever --layernorm-epsilon is.
-_EMBED_NORM_EPSILON = 1e-5
+EMBED_NORM_EPSILON = 1e-5
 # A run may change these, and the weights and what they mean stay the same.
 _FREE = ("seq_length", "hidden_dropout", "attention_dropout", "init_method_std", "make_vocab_size_divisible_by")
 _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
@@ -125,11 +125,6 @@ def model_of(arguments: Arguments, given: ModelConfig | None, origin: str) -> Mo
     if problems:
         raise CheckpointError(problems)
     return model if given is None else given.model_copy(update={"vocab_size": given.vocab_size or model.vocab_size})
-
-
-def value_comes_first(arguments: Arguments) -> bool:
-    """Whether a gated MLP has the value's rows before the gate's, as in BLOOM's fork."""
-    return bool(arguments.get("glu_activation"))
 
 
 def _options(arguments: Arguments) -> dict[str, Any]:
@@ -213,10 +208,10 @@ def _refusals(arguments: Arguments, origin: str) -> Iterator[Problem]:
     window = arguments.get("window_size")
     if window and (len(window) != 2 or (window[0] >= 0 and window[1] != 0)):
         yield _refusal("window_size", window, "tokens attend to none after themselves here", origin)
-    epsilon = arguments.get("layernorm_epsilon", _EMBED_NORM_EPSILON)
-    if _has_embed_norm(arguments) and epsilon != _EMBED_NORM_EPSILON:
+    epsilon = arguments.get("layernorm_epsilon", EMBED_NORM_EPSILON)
+    if _has_embed_norm(arguments) and epsilon != EMBED_NORM_EPSILON:
         reason = (
-            f"the norm after the embeddings has {_EMBED_NORM_EPSILON:g} there, and one epsilon serves all norms here"
+            f"the norm after the embeddings has {EMBED_NORM_EPSILON:g} there, and one epsilon serves all norms here"
         )
         yield _refusal("layernorm_epsilon", epsilon, reason, origin)
 

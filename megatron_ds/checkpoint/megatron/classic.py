@@ -64,6 +64,7 @@ def open_classic(folder: Path, files: Mapping[tuple[int, int], Path]) -> TheirCh
     has_pipeline = any(stage for stage, _ in files)
     stages = all_ranks(files, folder, "mp_rank_{1:02d}_{0:03d}" if has_pipeline else "mp_rank_{1:02d}")
     first = read_whole(stages[0][0])
+    arguments = arguments_in(first)
     places = Places()
     num_layers = 0
     # Chunk 0 of all stages comes before chunk 1 of the first one.
@@ -72,8 +73,9 @@ def open_classic(folder: Path, files: Mapping[tuple[int, int], Path]) -> TheirCh
             num_layers += _add_chunk(places, stage_files, section, num_layers)
     return TheirCheckpoint(
         origin=stages[0][0],
-        arguments=arguments_in(first),
+        arguments=arguments,
         checkpoint_version=float(first.get("checkpoint_version", 0)),
+        value_first=bool(arguments.get("glu_activation")),
         iteration=iteration_in(first),
         places=places.found,
         head_copy=places.head_copy,

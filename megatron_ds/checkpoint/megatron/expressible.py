@@ -9,18 +9,17 @@ from typing import Any, Literal
 
 import torch
 
-from megatron_ds.checkpoint.megatron.arguments import SAME, VOCAB_SIZE
+from megatron_ds.checkpoint.megatron.arguments import EMBED_NORM_EPSILON, SAME, VOCAB_SIZE
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import ConfigError, Problem
 
-LayoutName = Literal["classic", "core"]
+LayoutName = Literal["classic", "core", "bloom", "microsoft"]
 
 # Options that each layout expresses, whatever their value, and those that say nothing about a finished model.
 _ANYWHERE = {
     *("num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size", "kv_channels"),
-    *("num_query_groups", "max_position_embeddings", "normalization", "layernorm_epsilon"),
-    *("fp32_residual_connection", "disable_bias_linear", "vocab_size", "make_vocab_size_divisible_by"),
-    *("pad_vocab_size_to", "untie_embeddings_and_output_weights", "hidden_dropout", "attention_dropout"),
+    *("max_position_embeddings", "layernorm_epsilon", "fp32_residual_connection", "vocab_size"),
+    *("make_vocab_size_divisible_by", "pad_vocab_size_to", "hidden_dropout", "attention_dropout"),
     *("init_method_std", "init_method", "use_scaled_init_method", "deepnorm_alpha", "deepnorm_beta"),
 }
 # Options that only count with another one.
@@ -50,10 +49,18 @@ class Expressible:
 
 
 _ANY = _Everything()
-# Classic: Megatron-LM's models before core. Source: megatron/model/{language_model,transformer}.py.
+# All but BLOOM's fork have these.
+_SINCE_2023: Mapping[str, Collection[Any] | _Everything] = {
+    "num_query_groups": _ANY,
+    "normalization": ("RMSNorm",),
+    "disable_bias_linear": (True,),
+    "untie_embeddings_and_output_weights": (True,),
+}
 LAYOUTS: Mapping[LayoutName, Expressible] = {
+    # Megatron-LM's models before core. Source: megatron/model/{language_model,transformer}.py.
     "classic": Expressible(
         {
+            **_SINCE_2023,
             "position_embedding_type": ("rope", "none"),
             "rotary_percent": _ANY,
             "rotary_seq_len_interpolation_factor": _ANY,
@@ -65,6 +72,7 @@ LAYOUTS: Mapping[LayoutName, Expressible] = {
     # Source: megatron/core/transformer, megatron/core/models/gpt.
     "core": Expressible(
         {
+            **_SINCE_2023,
             "position_embedding_type": ("rope", "none"),
             **dict.fromkeys((*_ROPE, "rope_scaling_factor", "window_size"), _ANY),
             "activation": ("gelu", "swiglu", "squared_relu"),
@@ -73,7 +81,31 @@ LAYOUTS: Mapping[LayoutName, Expressible] = {
         },
         exact_gelu_without_bias=True,
     ),
+    # Source: bigscience Megatron-DeepSpeed, megatron/model/{language_model,transformer,glu_activations}.py.
+    "bloom": Expressible(
+        {
+            "position_embedding_type": ("rope", "alibi"),
+            "activation": ("gelu", "geglu", "swiglu", "reglu", "liglu"),
+            "residual_connection": ("post_ln",),
+            "embed_layernorm": (True,),
+        },
+        exact_gelu_without_bias=False,
+    ),
+    # Source: Microsoft Megatron-DeepSpeed, megatron/model/{language_model,transformer}.py.
+    "microsoft": Expressible(
+        {
+            **_SINCE_2023,
+            "position_embedding_type": ("rope", "none"),
+            "rotary_percent": _ANY,
+            "activation": ("gelu", "swiglu", "squared_relu"),
+            "residual_connection": ("post_ln",),
+        },
+        exact_gelu_without_bias=False,
+    ),
 }
+
+
+_NO_LAYOUT = "no layout has words for all options of this model; --format hf may"
 
 
 def check_expressible(model: ModelConfig, layout: LayoutName, tp_size: int, pp_size: int) -> None:
@@ -90,8 +122,8 @@ def check_expressible(model: ModelConfig, layout: LayoutName, tp_size: int, pp_s
 def _unknown(model: ModelConfig, layout: LayoutName) -> Iterator[Problem]:
     has_rope = model.position_embedding_type == "rope"
     idle = (set() if has_rope else _ROPE) | (set() if has_rope and model.use_rope_scaling else _ROPE_SCALING)
-    others = [name for name in LAYOUTS if name != layout and not _options_without_word(model, name, idle)]
-    advice = f"export with --layout {others[0]}" if others else "export with --format hf where the architecture has one"
+    others = [name for name in LAYOUTS if not _options_without_word(model, name, idle)]
+    advice = f"--layout {' or '.join(others)} has words for all options of this model" if others else _NO_LAYOUT
     for name in _options_without_word(model, layout, idle):
         value = getattr(model, name)
         yield Problem(f"{name}={value} has no counterpart in Megatron's {layout} layout", advice=advice)
@@ -107,6 +139,10 @@ def _options_without_word(model: ModelConfig, layout: LayoutName, idle: Collecti
         and getattr(model, name) != field.default
         and getattr(model, name) not in says.values.get(name, ())
     ]
+    if model.num_kv_heads == model.num_attention_heads and "num_query_groups" in options:
+        options.remove("num_query_groups")
+    if layout == "bloom" and model.embed_layernorm and model.layernorm_epsilon != EMBED_NORM_EPSILON:
+        options.append("layernorm_epsilon")
     if model.activation == "gelu_tanh" and model.disable_bias_linear and says.exact_gelu_without_bias:
         options.append("activation")
     return options
@@ -160,6 +196,7 @@ def arguments_of(
             "encoder_seq_length": model.seq_length,
             "group_query_attention": has_groups,
             "num_query_groups": groups if has_groups else 1,
+            "num_key_value_heads": groups,
             "position_embedding_type": model.position_embedding_type,
             "add_position_embedding": model.has_learned_positions,
             "use_rotary_position_embeddings": model.position_embedding_type == "rope",

@@ -15,6 +15,10 @@ from megatron_ds.checkpoint.megatron.pickled import ALLOWED
 from megatron_ds.checkpoint.safe_load import load_file
 from megatron_ds.errors import CheckpointError, Problem
 
+MEGATRON_TRACKER, DEEPSPEED_TRACKER = "latest_checkpointed_iteration.txt", "latest"
+# Not theirs: our options of a model, in files whose arguments can't be written here.
+MODEL_KEY = "megatron_ds_model"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -38,7 +42,9 @@ class TheirCheckpoint:
     Attributes:
         origin: the file that states arguments and iteration.
         arguments: of the run that saved; empty where the file has none.
+        options: of the model, in our words, where an export of ours left them in place of arguments.
         checkpoint_version: decides on the order of rows.
+        value_first: of a gated MLP the value's rows come before the gate's, as in BLOOM's fork.
         iteration: of the training that saved, where stated.
         places: our name of a parameter → where it stands.
         head_copy: the copy of tied embeddings on the last stage.
@@ -48,10 +54,12 @@ class TheirCheckpoint:
     origin: Path
     arguments: Mapping[str, Any]
     checkpoint_version: float
+    value_first: bool
     iteration: int | None
     places: Mapping[str, Place]
     head_copy: Place | None = None
     strange: tuple[str, ...] = ()
+    options: Mapping[str, Any] | None = None
 
 
 @dataclass

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from megatron_ds.checkpoint.megatron.arguments import model_of, value_comes_first
+from megatron_ds.checkpoint.megatron.arguments import model_of
 from megatron_ds.checkpoint.megatron.classic import (
     classic_files,
     deepspeed_files,
     open_classic,
     without_core_head_copy,
 )
-from megatron_ds.checkpoint.megatron.found import TheirCheckpoint, read_section
+from megatron_ds.checkpoint.megatron.found import DEEPSPEED_TRACKER, MEGATRON_TRACKER, TheirCheckpoint, read_section
 from megatron_ds.checkpoint.megatron.pipeline_folder import layer_files, open_pipeline_folder
 from megatron_ds.checkpoint.megatron.reader import JoiningReader, some
 from megatron_ds.checkpoint.megatron.row_order import RowOrder
@@ -22,8 +22,6 @@ from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ShardSpec
 from megatron_ds.utils.logging import logger
-
-_MEGATRON_TRACKER, _DEEPSPEED_TRACKER = "latest_checkpointed_iteration.txt", "latest"
 
 
 def import_megatron(folder: Path, model: ModelConfig | None = None) -> ModelWeights:
@@ -45,10 +43,10 @@ def import_megatron(folder: Path, model: ModelConfig | None = None) -> ModelWeig
     """
     checkpoint = _locate(folder)
     their = _open(checkpoint)
-    model = model_of(their.arguments, model, str(their.origin))
+    model = model_of(their.arguments, model or _left_by_export(their), str(their.origin))
     their = without_core_head_copy(their, untied=model.untie_embeddings_and_output_weights)
     specs = model_specs(model)
-    order = RowOrder(their.checkpoint_version, value_first=value_comes_first(their.arguments))
+    order = RowOrder(their.checkpoint_version, value_first=their.value_first)
     _check_names(their, specs)
     # The files of one stage: parameters are asked for in the model's order.
     most_files = max((len(place.files) for place in their.places.values()), default=1)
@@ -70,7 +68,7 @@ def _locate(folder: Path) -> Path:
     if not folder.is_dir():
         raise CheckpointError(Problem(f"there is no folder {folder}", advice="check the path given to --input"))
     tags = []
-    for tracker in (_MEGATRON_TRACKER, _DEEPSPEED_TRACKER):
+    for tracker in (MEGATRON_TRACKER, DEEPSPEED_TRACKER):
         if (folder / tracker).is_file():
             tag = (folder / tracker).read_text(errors="replace").strip()
             # Microsoft's fork writes both trackers, and its folders are DeepSpeed's.
@@ -108,6 +106,17 @@ def _open(folder: Path) -> TheirCheckpoint:
             advice="give the folder that has the tracker file, or the iter_* or global_step* folder itself",
         )
     )
+
+
+def _left_by_export(their: TheirCheckpoint) -> ModelConfig | None:
+    """The model that our own export described in a file without arguments."""
+    if their.options is None:
+        return None
+    try:
+        return ModelConfig(**their.options)
+    except (TypeError, ValueError) as error:
+        message = f"{their.origin} describes no model that this version knows: {error}"
+        raise CheckpointError(Problem(message, advice="describe the model with --model FILE.json")) from error
 
 
 def _check_names(their: TheirCheckpoint, specs: Mapping[str, ShardSpec]) -> None:

@@ -151,7 +151,8 @@ class Spelling:
         if module == "lm_head":
             return f"{self.head}.{kind}"
         theirs = {ours: name for name, ours in _EMBEDDINGS.items()}
-        return f"{self.embedding}.{theirs[module]}.{kind}"
+        prefix = f"{self.embedding}." if self.embedding else ""
+        return f"{prefix}{theirs[module]}.{kind}"
 
 
 def _same(*modules: str) -> dict[str, str]:
@@ -172,6 +173,8 @@ CLASSIC = Spelling(
     head_copy=HEAD_COPY,
     inner=BLOCK,
 )
+# Inside of the files of a pipeline's layers; the final norm stands in one of its own.
+PIPELINE = Spelling(embedding="", blocks="", final_norm="", head="lm_head", head_copy="", inner=BLOCK)
 # The last releases before core, which know RMSNorm, call all norms so.
 CLASSIC_NORMS = Spelling(
     embedding="language_model.embedding",

@@ -10,10 +10,11 @@ deepspeed/runtime/pipe/module.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from megatron_ds.checkpoint.megatron.found import (
+    MODEL_KEY,
     Place,
     Places,
     TheirCheckpoint,
@@ -59,13 +60,16 @@ def open_pipeline_folder(folder: Path) -> TheirCheckpoint:
         num_blocks += is_block
     states = folder / _STATES
     content = read_whole(states) if states.is_file() else {}
+    arguments = arguments_in(content)
     return TheirCheckpoint(
         origin=states,
-        arguments=arguments_in(content),
+        arguments=arguments,
         checkpoint_version=float(content.get("checkpoint_version", 3.0)),
+        value_first=bool(arguments.get("glu_activation")) if arguments else _is_bloom(layers),
         iteration=iteration_in(content),
         places=places.found,
         strange=tuple(places.strange),
+        options=content.get(MODEL_KEY),
     )
 
 
@@ -75,6 +79,12 @@ def _outside(name: str, names: Collection[str]) -> str | None:
         return name
     # A norm is a layer of its own and has nothing else.
     return f"final_layernorm.{name}" if set(names) <= {"weight", "bias"} else of_embedding(name)
+
+
+def _is_bloom(layers: Sequence[tuple[Path, ...]]) -> bool:
+    """Whether a step without weights stands before the last layer, the final norm, as in BLOOM's fork alone."""
+    numbers = [int(found[1]) for found in (_LAYER_FILE.fullmatch(files[0].name) for files in layers) if found]
+    return numbers[-1] - numbers[-2] == 2 if len(numbers) > 1 else False
 
 
 def _refuse_neox(names: Collection[str], path: Path) -> None:

@@ -16,7 +16,15 @@ from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import CheckpointError, ConfigError
 from tests.checkpoint.megatron.reference import LAYERS, VOCAB, Gpt
 from tests.checkpoint.megatron.test_import import LLAMA
-from tests.checkpoint.megatron.writers import PADDED, classic_stage, core_stage, write_bloom, write_classic, write_core
+from tests.checkpoint.megatron.writers import (
+    PADDED,
+    classic_stage,
+    core_stage,
+    write_bloom,
+    write_classic,
+    write_core,
+    write_microsoft,
+)
 
 
 def weights_of(gpt: Gpt, folder: Path) -> ModelWeights:
@@ -89,6 +97,35 @@ def test_export_of_core_is_what_megatron_writes(tmp_path: Path, gpt: Gpt, impl: 
             assert_equal(content["model"], expected)
 
 
+BLOOM = Gpt(positions="alibi", embed_norm=True)
+BLOOM_GATED = Gpt(positions="rope", activation="geglu")
+
+
+@pytest.mark.parametrize(
+    ("layout", "gpt"),
+    [("bloom", BLOOM), ("bloom", BLOOM_GATED), ("microsoft", Gpt()), ("microsoft", Gpt(**LLAMA))],
+    ids=["bloom", "bloom, gated", "microsoft", "microsoft, llama"],
+)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_export_of_pipeline_layout_is_what_the_fork_writes(tmp_path: Path, layout: str, gpt: Gpt, tp: int) -> None:
+    write = write_bloom if layout == "bloom" else write_microsoft
+    theirs = write(tmp_path / "in", gpt, tp)
+    described = import_megatron(theirs)
+    weights = import_megatron(theirs, described.model.model_copy(update={"vocab_size": VOCAB}))
+    export_megatron(weights, tmp_path / "out", tp_size=tp, pp_size=2, layout=layout, iteration=7)
+    expected = sorted(path.name for path in theirs.glob("global_step7/layer_*"))
+    assert sorted(path.name for path in (tmp_path / "out").glob("global_step7/layer_*")) == expected
+    for name in expected:
+        file = Path("global_step7") / name
+        assert_equal(torch.load(tmp_path / "out" / file), torch.load(theirs / file))
+    assert (tmp_path / "out" / "latest").read_text() == "global_step7"
+    # One for each rank of a model, as DeepSpeed counts them.
+    assert len(list((tmp_path / "out").glob("global_step7/mp_rank_*"))) == 2 * tp
+    back = import_megatron(tmp_path / "out")
+    assert back.model == weights.model
+    assert all(torch.equal(tensor, weights.read(name)) for name, tensor in back.items())
+
+
 MODELS = {
     "classic": {"layout": "classic"},
     "classic, RMSNorm": {
@@ -103,6 +140,8 @@ MODELS = {
         **{"position_embedding_type": "rope", "use_rope_scaling": True, "rope_scaling_factor": 4.0},
         **{"disable_bias_linear": True, "add_qkv_bias": True, "qk_layernorm": True, "window_size": 6},
     },
+    "bloom": {"layout": "bloom", "position_embedding_type": "alibi", "embed_layernorm": True, "activation": "liglu"},
+    "microsoft": {"layout": "microsoft", "position_embedding_type": "rope", "rotary_percent": 0.5},
 }
 
 
@@ -114,7 +153,7 @@ def test_export_and_import_give_every_bit_and_option_back(tmp_path: Path, name: 
     layout = options.pop("layout")
     weights = random_weights(**options)
     export_megatron(weights, tmp_path, tp_size=tp, pp_size=pp, layout=layout)
-    assert len(files_of(tmp_path)) == tp * pp
+    assert len(list(tmp_path.glob("*/mp_rank_*"))) == tp * pp
     back = import_megatron(tmp_path)
     assert back.specs == weights.specs
     for parameter, tensor in back.items():
@@ -140,7 +179,7 @@ def test_export_of_options_without_word_names_all_of_them(tmp_path: Path) -> Non
         position_embedding_type="alibi", embed_layernorm=True, activation="liglu", residual_connection="parallel"
     )
     with pytest.raises(ConfigError) as error:
-        export_megatron(weights, tmp_path)
+        export_megatron(weights, tmp_path, layout="core")
     options = ("position_embedding_type=alibi", "embed_layernorm=True", "activation=liglu", "residual_connection=")
     assert len(error.value.problems) == len(options)
     for option in options:
@@ -151,7 +190,9 @@ def test_export_of_options_without_word_names_all_of_them(tmp_path: Path) -> Non
 def test_export_of_what_only_the_other_layout_says_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"qk_layernorm=True.*classic(.|\n)*--layout core"):
         export_megatron(random_weights(qk_layernorm=True), tmp_path, layout="classic")
-    with pytest.raises(ConfigError, match=r"residual_connection=post_ln.*core(.|\n)*--layout classic"):
+    with pytest.raises(
+        ConfigError, match=r"residual_connection=post_ln.*core(.|\n)*--layout classic or bloom or microsoft"
+    ):
         export_megatron(random_weights(residual_connection="post_ln"), tmp_path, layout="core")
     # Without biases core's GELU is exact, and the classic models have a switch for the approximation.
     with pytest.raises(ConfigError, match="activation=gelu_tanh"):
@@ -171,7 +212,7 @@ def test_export_that_does_not_divide_names_each_size(tmp_path: Path) -> None:
     ("options", "text"),
     [
         ({"checkpoint_version": 1.0, "pp_size": 2, "layout": "classic"}, "version 1 has no pipelines"),
-        ({"checkpoint_version": 0.0, "layout": "core"}, "core's files have checkpoint version 3, not 0"),
+        ({"checkpoint_version": 0.0, "layout": "core"}, "files of layout core have checkpoint version 3, not 0"),
         ({"checkpoint_version": 4.0, "layout": "classic"}, "there is no checkpoint version 4"),
     ],
 )
@@ -180,16 +221,21 @@ def test_export_of_a_version_that_is_not_is_refused(tmp_path: Path, options: dic
         export_megatron(random_weights(), tmp_path, **options)
 
 
+def test_export_of_bloom_with_another_epsilon_or_an_own_head_is_refused(tmp_path: Path) -> None:
+    weights = random_weights(
+        embed_layernorm=True, layernorm_epsilon=1e-6, untie_embeddings_and_output_weights=True, num_query_groups=2
+    )
+    with pytest.raises(ConfigError) as error:
+        export_megatron(weights, tmp_path, layout="bloom")
+    assert len(error.value.problems) == 3
+    for option in ("layernorm_epsilon=1e-06", "untie_embeddings_and_output_weights=True", "num_query_groups=2"):
+        assert option in str(error.value)
+
+
 def test_export_into_a_folder_with_a_checkpoint_is_refused(tmp_path: Path) -> None:
     export_megatron(random_weights(), tmp_path)
     with pytest.raises(CheckpointError, match="already"):
         export_megatron(random_weights(), tmp_path)
-
-
-def test_export_of_an_imported_bloom_is_refused_by_its_options(tmp_path: Path) -> None:
-    weights = import_megatron(write_bloom(tmp_path, Gpt(positions="alibi", embed_norm=True), 2))
-    with pytest.raises(ConfigError, match="position_embedding_type=alibi"):
-        export_megatron(weights, tmp_path / "out")
 
 
 def test_export_to_a_full_disk_names_the_file(tmp_path: Path) -> None:
