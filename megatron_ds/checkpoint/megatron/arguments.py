@@ -45,9 +45,12 @@ VOCAB_SIZE = "megatron_ds_vocab_size"
 
 # What must be off, because our models have nothing like it.
 _MUST_BE_OFF = (
+    "activation_func_clamp_value",
     "apply_layernorm_1p",
     "attention_output_gate",
+    "enable_hyper_connections",
     "experimental_attention_variant",
+    "glu_linear_offset",
     "heterogeneous_layers_config_path",
     "hybrid_override_pattern",
     "is_hybrid_model",
@@ -57,7 +60,6 @@ _MUST_BE_OFF = (
     "qk_l2_norm",
     "quick_geglu",
     "retro_add_retriever",
-    "sparse_mode",
     "use_mup",
     "window_attn_skip_freq",
 )

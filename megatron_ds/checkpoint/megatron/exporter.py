@@ -54,10 +54,7 @@ def export_megatron(
     model = weights.model
     check_expressible(model, layout, tp_size, pp_size)
     _check_version(model, layout, checkpoint_version, pp_size)
-    if (output / MEGATRON_TRACKER).exists():
-        raise CheckpointError(
-            Problem(f"{output} holds a checkpoint of Megatron's already", advice="give another --output")
-        )
+    _refuse_leftovers(output)
     cut = Cut(weights, RowOrder(checkpoint_version, value_first=layout == "bloom"), tp_size)
     dtype = weights.read("word_embeddings.weight").dtype
     arguments = arguments_of(
@@ -74,6 +71,18 @@ def export_megatron(
     # Last, so that an interrupted export is none.
     _replace_text(output / MEGATRON_TRACKER, str(iteration))
     logger.info("wrote %s; weights only: load them with --no-load-optim --no-load-rng, or --finetune", folder)
+
+
+def _refuse_leftovers(output: Path) -> None:
+    """Ranks of an earlier export among those of a new one would be taken for its own."""
+    there = [path for pattern in (MEGATRON_TRACKER, "iter_*", "global_step*") for path in output.glob(pattern)]
+    if there:
+        raise CheckpointError(
+            Problem(
+                f"{there[0]} is there already: {output} holds a checkpoint of Megatron's, or the rest of one",
+                advice="give another --output, or remove it",
+            )
+        )
 
 
 def _replace_text(path: Path, text: str) -> None:

@@ -48,21 +48,23 @@ def open_pipeline_folder(folder: Path) -> TheirCheckpoint:
     """
     layers = all_ranks(layer_files(folder), folder, "layer_{:02d}-model_{:02d}-model_states.pt")
     places = Places()
-    num_blocks = 0
+    blocks: list[int] = []
     for files in layers:
         names = list(read_section(files[0], None))
         _refuse_neox(names, files[0])
         is_block = any(name.startswith("mlp.") for name in names)
         for name in names:
             ours = of_block(name) if is_block else _outside(name, names)
-            prefix = f"layers.{num_blocks}." if is_block and ours is not None else ""
+            prefix = f"layers.{len(blocks)}." if is_block and ours is not None else ""
             places.add(ours if ours is None else prefix + ours, Place(files, None, name))
-        num_blocks += is_block
+        if is_block:
+            blocks.append(_number(files[0]))
+    _refuse_gaps(blocks, folder)
     states = folder / _STATES
     content = read_whole(states) if states.is_file() else {}
     arguments = arguments_in(content)
     return TheirCheckpoint(
-        origin=states,
+        origin=states if content else folder,
         arguments=arguments,
         checkpoint_version=float(content.get("checkpoint_version", 3.0)),
         value_first=bool(arguments.get("glu_activation")) if arguments else _is_bloom(layers),
@@ -83,8 +85,26 @@ def _outside(name: str, names: Collection[str]) -> str | None:
 
 def _is_bloom(layers: Sequence[tuple[Path, ...]]) -> bool:
     """Whether a step without weights stands before the last layer, the final norm, as in BLOOM's fork alone."""
-    numbers = [int(found[1]) for found in (_LAYER_FILE.fullmatch(files[0].name) for files in layers) if found]
-    return numbers[-1] - numbers[-2] == 2 if len(numbers) > 1 else False
+    numbers = [_number(files[0]) for files in layers]
+    return len(numbers) > 1 and numbers[-1] - numbers[-2] == 2
+
+
+def _number(path: Path) -> int:
+    found = _LAYER_FILE.fullmatch(path.name)
+    assert found is not None, "only files of layers come here"
+    return int(found[1])
+
+
+def _refuse_gaps(blocks: Sequence[int], folder: Path) -> None:
+    """Blocks stand one after the other in every fork's list."""
+    missing = sorted(set(range(blocks[0], blocks[-1])) - set(blocks)) if blocks else []
+    if missing:
+        raise CheckpointError(
+            Problem(
+                f"{folder} is not whole: layer {', '.join(map(str, missing))} between the others is missing",
+                advice="copy the files of all layers into one folder",
+            )
+        )
 
 
 def _refuse_neox(names: Collection[str], path: Path) -> None:

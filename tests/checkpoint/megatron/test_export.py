@@ -233,13 +233,17 @@ def test_export_of_bloom_with_another_epsilon_or_an_own_head_is_refused(tmp_path
 
 
 def test_export_into_a_folder_with_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    export_megatron(random_weights(), tmp_path)
-    with pytest.raises(CheckpointError, match="already"):
+    export_megatron(random_weights(), tmp_path, tp_size=4)
+    with pytest.raises(CheckpointError, match=r"latest_checkpointed_iteration\.txt is there already"):
+        export_megatron(random_weights(), tmp_path)
+    # What an interrupted export leaves has no tracker.
+    (tmp_path / "latest_checkpointed_iteration.txt").unlink()
+    with pytest.raises(CheckpointError, match="iter_0000000 is there already"):
         export_megatron(random_weights(), tmp_path)
 
 
 def test_export_to_a_full_disk_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "iter_0000000").touch()
+    # A file where a folder is needed fails as a full disk does.
+    (tmp_path / "out").touch()
     with pytest.raises(CheckpointError, match=r"model_optim_rng\.pt can't be written"):
-        export_megatron(random_weights(), tmp_path)
-    assert not (tmp_path / "latest_checkpointed_iteration.txt").exists()
+        export_megatron(random_weights(), tmp_path / "out")

@@ -59,10 +59,21 @@ def test_import_without_a_rank_names_its_file(tmp_path: Path, layers: bool) -> N
         import_megatron(folder)
 
 
-def test_import_without_a_block_lists_what_is_missing(tmp_path: Path) -> None:
+def test_import_without_a_block_says_which(tmp_path: Path) -> None:
     folder = write_bloom(tmp_path, Gpt(), 1)
     (folder / "global_step7/layer_04-model_00-model_states.pt").unlink()
-    with pytest.raises(CheckpointError, match=rf"lack weights.*layers\.{LAYERS - 1}\.input_layernorm"):
+    with pytest.raises(CheckpointError, match="layer 4 between the others is missing"):
+        import_megatron(folder)
+    (folder / "global_step7/layer_03-model_00-model_states.pt").unlink()
+    with pytest.raises(CheckpointError, match=rf"lack weights.*layers\.{LAYERS - 2}\.input_layernorm"):
+        import_megatron(folder)
+
+
+def test_import_without_all_files_of_a_rank_is_refused_by_its_shapes(tmp_path: Path) -> None:
+    folder = write_bloom(tmp_path, Gpt(), 4)
+    for path in folder.glob("global_step7/layer_*-model_03-*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"on each of 3 ranks, for \[96, 32\] in all"):
         import_megatron(folder)
 
 
