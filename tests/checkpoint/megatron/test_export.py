@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from megatron_ds.checkpoint.megatron import export_megatron, import_megatron
+from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.weights import ModelWeights, model_specs
+from megatron_ds.checkpoint.write import write_checkpoint
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import CheckpointError, ConfigError
 from tests.checkpoint.megatron.reference import LAYERS, VOCAB, Gpt
-from tests.checkpoint.megatron.test_import import LLAMA
+from tests.checkpoint.megatron.test_import import LLAMA, assert_same_logits
 from tests.checkpoint.megatron.writers import (
     PADDED,
     classic_stage,
@@ -124,6 +126,18 @@ def test_export_of_pipeline_layout_is_what_the_fork_writes(tmp_path: Path, layou
     back = import_megatron(tmp_path / "out")
     assert back.model == weights.model
     assert all(torch.equal(tensor, weights.read(name)) for name, tensor in back.items())
+
+
+def test_theirs_to_a_checkpoint_of_ours_and_back_gives_their_files(tmp_path: Path) -> None:
+    theirs = write_bloom(tmp_path / "in", BLOOM, 4)
+    write_checkpoint(tmp_path / "ours", import_megatron(theirs), options={}, precision="fp32", tp_size=2, pp_size=2)
+    weights = open_checkpoint(tmp_path / "ours").weights()
+    assert_same_logits(weights, BLOOM)
+    export_megatron(weights, tmp_path / "out", layout="bloom", tp_size=4, iteration=7)
+    files = sorted(path.relative_to(theirs) for path in theirs.glob("global_step7/layer_*"))
+    assert len(files) == 4 * (LAYERS + 2)
+    for file in files:
+        assert_equal(torch.load(tmp_path / "out" / file), torch.load(theirs / file))
 
 
 MODELS = {
