@@ -6,14 +6,12 @@ megatron/training/checkpointing.py; megatron/arguments.py of both Megatron-DeepS
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from megatron_ds.checkpoint.megatron.pickled import EnumMember
+from megatron_ds.checkpoint.megatron.refused import POSITIONS, Arguments, has_embed_norm, plain, refusals
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import CheckpointError, Problem, Source
-
-Arguments = Mapping[str, Any]
 
 # Our option, and theirs that say the same; the first one that is there counts.
 SAME: Mapping[str, tuple[str, ...]] = {
@@ -43,47 +41,6 @@ SAME: Mapping[str, tuple[str, ...]] = {
 # Not theirs: the number of token ids without padding, which theirs don't keep.
 VOCAB_SIZE = "megatron_ds_vocab_size"
 
-# What must be off, because our models have nothing like it.
-_MUST_BE_OFF = (
-    "activation_func_clamp_value",
-    "apply_layernorm_1p",
-    "attention_output_gate",
-    "enable_hyper_connections",
-    "experimental_attention_variant",
-    "glu_linear_offset",
-    "heterogeneous_layers_config_path",
-    "hybrid_override_pattern",
-    "is_hybrid_model",
-    "mtp_num_layers",
-    "multi_latent_attention",
-    "no_rope_freq",
-    "qk_l2_norm",
-    "quick_geglu",
-    "retro_add_retriever",
-    "use_mup",
-    "window_attn_skip_freq",
-)
-# What must have one of these values, where it is stated.
-_MUST_BE: Mapping[str, tuple[Any, ...]] = {
-    "attention_head_type": ("multihead",),
-    "expert_model_parallel_size": (1,),
-    "mlp_type": ("standard",),
-    "num_experts": (0, 1, [1]),
-    "softmax_type": ("vanilla",),
-}
-_POSITIONS = {
-    "learned_absolute": "learned_absolute",
-    "absolute": "learned_absolute",
-    2: "learned_absolute",
-    "rope": "rope",
-    "rotary": "rope",
-    1: "rope",
-    "alibi": "alibi",
-    3: "alibi",
-    "none": "none",
-}
-# BLOOM's fork gives the norm after the embeddings the default of PyTorch, whatever --layernorm-epsilon is.
-EMBED_NORM_EPSILON = 1e-5
 # A run may change these, and the weights and what they mean stay the same.
 _FREE = ("seq_length", "hidden_dropout", "attention_dropout", "init_method_std", "make_vocab_size_divisible_by")
 _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
@@ -102,8 +59,8 @@ def model_of(arguments: Arguments, given: ModelConfig | None, origin: str) -> Mo
             with all reasons.
     """
     try:
-        problems = list(_refusals(arguments, origin))
-        options = _options(arguments)
+        problems = list(refusals(arguments, origin))
+        options = _options(arguments, with_defaults=given is None)
     except (TypeError, IndexError) as error:
         message = f"{origin} has arguments of a kind that Megatron doesn't save: {error}"
         raise CheckpointError(Problem(message)) from error
@@ -129,29 +86,26 @@ def model_of(arguments: Arguments, given: ModelConfig | None, origin: str) -> Mo
     return model if given is None else given.model_copy(update={"vocab_size": given.vocab_size or model.vocab_size})
 
 
-def _options(arguments: Arguments) -> dict[str, Any]:
-    """Our options, as far as the arguments state them."""
-    options: dict[str, Any] = {}
+def _options(arguments: Arguments, *, with_defaults: bool) -> dict[str, Any]:
+    """Our options, as far as the arguments state them.
+
+    Args:
+        arguments: theirs.
+        with_defaults: takes what is not stated for Megatron's default, and does not leave it out.
+    """
+    options = {}
     for ours, theirs in SAME.items():
         stated = [arguments[name] for name in theirs if arguments.get(name) is not None]
         if stated:
             options[ours] = stated[0]
-    if not arguments:
-        return options
-    has_bias = arguments.get("add_bias_linear", not arguments.get("disable_bias_linear", False))
-    vocab_size = arguments.get(VOCAB_SIZE) or arguments.get("padded_vocab_size")
-    return {
-        **options,
-        **({} if vocab_size is None else {"vocab_size": vocab_size}),
-        "num_query_groups": _query_groups(arguments),
-        "position_embedding_type": _positions(arguments),
-        "window_size": _window(arguments),
-        "normalization": "RMSNorm" if str(arguments.get("normalization")).lower() == "rmsnorm" else "LayerNorm",
-        "activation": _activation(arguments, has_bias=has_bias),
-        "disable_bias_linear": not has_bias,
-        "embed_layernorm": _has_embed_norm(arguments),
-        "residual_connection": "post_ln" if arguments.get("apply_residual_connection_post_layernorm") else "pre_ln",
-    }
+    for ours, (theirs, derive) in _DERIVED.items():
+        if with_defaults or any(name in arguments for name in theirs):
+            options[ours] = derive(arguments)
+    return options
+
+
+def _vocab_size(arguments: Arguments) -> int | None:
+    return arguments.get(VOCAB_SIZE) or arguments.get("padded_vocab_size")
 
 
 def _query_groups(arguments: Arguments) -> int | None:
@@ -160,14 +114,10 @@ def _query_groups(arguments: Arguments) -> int | None:
     return None if groups == arguments.get("num_attention_heads") else groups
 
 
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, EnumMember) else value
-
-
 def _positions(arguments: Arguments) -> str:
     if arguments.get("use_rotary_position_embeddings"):
         return "rope"
-    kind = _POSITIONS.get(_plain(arguments.get("position_embedding_type", "learned_absolute")), "learned_absolute")
+    kind = POSITIONS.get(plain(arguments.get("position_embedding_type")), "learned_absolute")
     return "none" if kind == "learned_absolute" and arguments.get("add_position_embedding") is False else kind
 
 
@@ -177,7 +127,19 @@ def _window(arguments: Arguments) -> int | None:
     return None if not window or window[0] < 0 else window[0] + 1
 
 
-def _activation(arguments: Arguments, *, has_bias: bool) -> str:
+def _normalization(arguments: Arguments) -> str:
+    return "RMSNorm" if str(arguments.get("normalization")).lower() == "rmsnorm" else "LayerNorm"
+
+
+def _residual(arguments: Arguments) -> str:
+    return "post_ln" if arguments.get("apply_residual_connection_post_layernorm") else "pre_ln"
+
+
+def _has_no_bias(arguments: Arguments) -> bool:
+    return not arguments.get("add_bias_linear", not arguments.get("disable_bias_linear", False))
+
+
+def _activation(arguments: Arguments) -> str:
     if arguments.get("glu_activation"):
         return str(arguments["glu_activation"])
     for name, activation in (("openai_gelu", "gelu_tanh"), ("onnx_safe", "gelu")):
@@ -187,39 +149,27 @@ def _activation(arguments: Arguments, *, has_bias: bool) -> str:
         if arguments.get(name):
             return name
     # The fused kernel is the approximation, the plain function is exact.
-    return "gelu_tanh" if arguments.get("bias_gelu_fusion", True) and has_bias else "gelu"
+    return "gelu_tanh" if arguments.get("bias_gelu_fusion", True) and not _has_no_bias(arguments) else "gelu"
 
 
-def _has_embed_norm(arguments: Arguments) -> bool:
-    return bool(arguments.get("embed_layernorm") or arguments.get("use_bnb_optimizer"))
-
-
-def _refusals(arguments: Arguments, origin: str) -> Iterator[Problem]:
-    """One problem for each argument that asks for what our models don't have."""
-    for name in _MUST_BE_OFF:
-        if arguments.get(name):
-            yield _refusal(name, arguments[name], "our models have nothing like it", origin)
-    for name, fine in _MUST_BE.items():
-        if arguments.get(name) is not None and arguments[name] not in fine:
-            yield _refusal(name, arguments[name], f"only {' or '.join(map(str, fine))} can be imported", origin)
-    kind = _plain(arguments.get("position_embedding_type"))
-    if kind is not None and kind not in _POSITIONS:
-        yield _refusal("position_embedding_type", kind, "our models have nothing like it", origin)
-    if str(arguments.get("normalization", "LayerNorm")).lower() not in ("layernorm", "rmsnorm"):
-        yield _refusal("normalization", arguments["normalization"], "our models have nothing like it", origin)
-    window = arguments.get("window_size")
-    if window and (len(window) != 2 or (window[0] >= 0 and window[1] != 0)):
-        yield _refusal("window_size", window, "tokens attend to none after themselves here", origin)
-    epsilon = arguments.get("layernorm_epsilon", EMBED_NORM_EPSILON)
-    if _has_embed_norm(arguments) and epsilon != EMBED_NORM_EPSILON:
-        reason = (
-            f"the norm after the embeddings has {EMBED_NORM_EPSILON:g} there, and one epsilon serves all norms here"
-        )
-        yield _refusal("layernorm_epsilon", epsilon, reason, origin)
-
-
-def _refusal(name: str, value: Any, reason: str, origin: str) -> Problem:
-    return Problem(f"{name}={value} can't be imported: {reason}", (Source(name, str(value), origin),))
+# Our option; their arguments that decide on it; how.
+_DERIVED: Mapping[str, tuple[tuple[str, ...], Callable[[Arguments], Any]]] = {
+    "vocab_size": ((VOCAB_SIZE, "padded_vocab_size"), _vocab_size),
+    "num_query_groups": (("group_query_attention", "num_key_value_heads"), _query_groups),
+    "position_embedding_type": (
+        ("position_embedding_type", "use_rotary_position_embeddings", "add_position_embedding"),
+        _positions,
+    ),
+    "window_size": (("window_size",), _window),
+    "normalization": (("normalization",), _normalization),
+    "activation": (
+        ("glu_activation", "openai_gelu", "onnx_safe", "swiglu", "squared_relu", "bias_gelu_fusion"),
+        _activation,
+    ),
+    "disable_bias_linear": (("add_bias_linear", "disable_bias_linear"), _has_no_bias),
+    "embed_layernorm": (("embed_layernorm", "use_bnb_optimizer"), has_embed_norm),
+    "residual_connection": (("apply_residual_connection_post_layernorm",), _residual),
+}
 
 
 def _indivisible(model: ModelConfig, origin: str) -> Iterator[Problem]:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from megatron_ds.checkpoint.megatron.arguments import EMBED_NORM_EPSILON, SAME, VOCAB_SIZE
+from megatron_ds.checkpoint.megatron.arguments import SAME, VOCAB_SIZE
+from megatron_ds.checkpoint.megatron.refused import EMBED_NORM_EPSILON
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import ConfigError, Problem
 

@@ -116,6 +116,17 @@ def test_import_of_files_without_arguments_needs_the_model(tmp_path: Path) -> No
     assert all(torch.equal(tensor, described.read(name)) for name, tensor in given.items())
 
 
+def test_import_of_few_arguments_takes_the_rest_from_the_model(tmp_path: Path) -> None:
+    folder = write_classic(tmp_path, Gpt(positions="rope", activation="swiglu", rms=True, biases=False), 1, 1)
+    described = import_megatron(folder)
+    path = only_file(folder)
+    edit(path, args={"num_layers": LAYERS, "hidden_size": HIDDEN, "num_attention_heads": HEADS})
+    assert import_megatron(folder, described.model).model == described.model
+    edit(path, args={"num_layers": LAYERS, "swiglu": False})
+    with pytest.raises(CheckpointError, match="activation is swiglu and there gelu_tanh"):
+        import_megatron(folder, described.model)
+
+
 def test_import_with_another_model_than_the_files_names_each_option(tmp_path: Path) -> None:
     folder = write_classic(tmp_path, Gpt(), 1, 1)
     sizes = {"num_layers": LAYERS, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "seq_length": 2 * POSITIONS}
