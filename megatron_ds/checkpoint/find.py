@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megatron_ds.checkpoint.hashed_file import replace_text
 from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Manifest
 from megatron_ds.config.blocks import ModelConfig, RunConfig
 from megatron_ds.data.order import TrainingOrder
 from megatron_ds.errors import CheckpointError, Problem, Source
+from megatron_ds.utils.text import value_text
 
 LATEST = "latest"
 
@@ -92,10 +94,8 @@ def _opened(folder: Path, tag: str, origin: str, advice: str) -> FoundCheckpoint
 
 
 def point_latest_at(folder: Path, tag: str) -> None:
-    """Makes `tag` the checkpoint that ``--load`` finds. Call it when all of its files are written."""
-    partial = folder / f"{LATEST}.partial"
-    partial.write_text(tag)
-    partial.replace(folder / LATEST)
+    """Makes `tag` the checkpoint that ``--load`` finds. Call it when all of its files are on disk."""
+    replace_text(folder / LATEST, tag)
 
 
 def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[FoundCheckpoint | None, list[Problem]]:
@@ -164,7 +164,11 @@ def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:
     before, now = _training_options(found.manifest.options), _training_options(run.model_dump())
     if now.get("data.eod_id") is None:
         before.pop("data.eod_id", None)  # asked for only where a switch needs it
-    return [f"{name}: {before[name]} -> {value}" for name, value in now.items() if before.get(name, value) != value]
+    return [
+        f"{name}: {value_text(before[name])} -> {value_text(value)}"
+        for name, value in now.items()
+        if before.get(name, value) != value
+    ]
 
 
 def _training_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,8 +216,8 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
     if differing:
         sources: list[Source] = []
         for name, (saved_value, value) in differing.items():
-            sources.append(Source(name, str(saved_value), f"the checkpoint {found.folder / found.tag}"))
-            sources.append(Source(name, str(value), origins.get(f"model.{name}", "this run")))
+            sources.append(Source(name, value_text(saved_value), f"the checkpoint {found.folder / found.tag}"))
+            sources.append(Source(name, value_text(value), origins.get(f"model.{name}", "this run")))
         problems.append(
             Problem(
                 "the checkpoint's model is not this run's: " + ", ".join(differing),

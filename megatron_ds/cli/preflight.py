@@ -9,7 +9,8 @@ from megatron_ds.checkpoint.schedule import saved_schedule, schedule_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
-from megatron_ds.config.rules import too_little_padding
+from megatron_ds.config.rules import padding_step, too_little_padding
+from megatron_ds.config.settings import DEFAULT_ORIGIN
 from megatron_ds.data import check_data, other_tokenizers, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
@@ -146,4 +147,9 @@ def _padding_problems(resolved: ResolvedRun, vocab_size: int) -> list[Problem]:
     if padded is None or padded >= vocab_size:
         return []
     source = Source("pad_vocab_size_to", str(padded), resolved.origins["model.pad_vocab_size_to"])
-    return [too_little_padding(vocab_size, source)]
+    step = padding_step(
+        resolved.run.parallel.tensor_model_parallel_size,
+        resolved.run.model.make_vocab_size_divisible_by,
+        divisor_is_given=resolved.origins["model.make_vocab_size_divisible_by"] != DEFAULT_ORIGIN,
+    )
+    return [too_little_padding(vocab_size, source, step)]
