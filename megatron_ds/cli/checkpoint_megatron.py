@@ -25,6 +25,12 @@ def add_import_arguments(parser: argparse.ArgumentParser) -> None:
         help="architecture, a file like those in configs/models or the name of one: for files that don't say it; what "
         "they do say must agree. Its vocab_size cuts padding off",
     )
+    group.add_argument(
+        "--average-copies",
+        action="store_true",
+        help="take the mean where tensor-parallel ranks hold different copies of a parameter (BLOOM's norms drifted "
+        "apart), instead of stopping with an error",
+    )
 
 
 def run_import(arguments: argparse.Namespace) -> ModelWeights:
@@ -37,7 +43,7 @@ def run_import(arguments: argparse.Namespace) -> ModelWeights:
     from megatron_ds.checkpoint.megatron import import_megatron
 
     model = None if arguments.model is None else read_model(arguments.model)
-    return import_megatron(Path(arguments.input), model)
+    return import_megatron(Path(arguments.input), model, average_copies=arguments.average_copies)
 
 
 def add_export_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from megatron_ds.mpu import ShardSpec
 from megatron_ds.utils.logging import logger
 
 
-def import_megatron(folder: Path, model: ModelConfig | None = None) -> ModelWeights:
+def import_megatron(folder: Path, model: ModelConfig | None = None, *, average_copies: bool = False) -> ModelWeights:
     """The weights of a checkpoint, joined from all of their ranks; each is read when it is asked for.
 
     Files in torch's zip format are mapped, so that reading one parameter takes the memory of that parameter. Older
@@ -33,6 +33,7 @@ def import_megatron(folder: Path, model: ModelConfig | None = None) -> ModelWeig
     Args:
         folder: with a tracker file, or the checkpoint's own folder (``iter_*``, ``global_step*``).
         model: the architecture, for files that don't say it (all); compared with what they say.
+        average_copies: take the mean where tensor-parallel ranks hold different copies of what they share.
 
     Returns:
         The weights, in the files' dtypes. Where the files don't say how many token ids are real, padding counts too.
@@ -50,7 +51,9 @@ def import_megatron(folder: Path, model: ModelConfig | None = None) -> ModelWeig
     _check_names(their, specs)
     # The files of one stage: parameters are asked for in the model's order.
     most_files = max((len(place.files) for place in their.places.values()), default=1)
-    reader = JoiningReader(their, specs, order, lru_cache(maxsize=2 * most_files)(read_section))
+    reader = JoiningReader(
+        their, specs, order, lru_cache(maxsize=2 * most_files)(read_section), average_copies=average_copies
+    )
     reader.check_shapes()
     step = "" if their.iteration is None else f", iteration {their.iteration}"
     logger.info(

@@ -31,15 +31,23 @@ class JoiningReader:
         specs: how each parameter is cut.
         order: how their rows are ordered.
         sections: reads a state dict of a file.
+        average_copies: take the mean where tensor-parallel ranks hold different copies of what they share.
     """
 
     def __init__(
-        self, their: TheirCheckpoint, specs: Mapping[str, ShardSpec], order: RowOrder, sections: ReadSection
+        self,
+        their: TheirCheckpoint,
+        specs: Mapping[str, ShardSpec],
+        order: RowOrder,
+        sections: ReadSection,
+        *,
+        average_copies: bool = False,
     ) -> None:
         self.their = their
         self.specs = specs
         self.order = order
         self.sections = sections
+        self.average_copies = average_copies
         self._told_of_drift = False
 
     def read(self, name: str) -> Tensor:
@@ -99,15 +107,27 @@ class JoiningReader:
         """One value of what every rank has a copy of.
 
         BLOOM's copies drifted apart in training; its converter averages them (transformers,
-        convert_bloom_original_checkpoint_to_pytorch.py).
+        convert_bloom_original_checkpoint_to_pytorch.py). A damaged file looks the same, so the user has to ask for it.
+
+        Raises:
+            CheckpointError: the copies differ, and their mean is not asked for.
         """
         first = copies[0]
         if all(torch.equal(first, copy) for copy in copies[1:]):
             return first
         mean = torch.stack([copy.float() for copy in copies]).mean(0)
+        largest = max(float((copy.float() - mean).abs().max()) for copy in copies)
+        if not self.average_copies:
+            raise CheckpointError(
+                Problem(
+                    f"{name} is not the same on all {len(copies)} tensor-parallel ranks: copies are up to {largest:.2g} "
+                    "from their mean",
+                    advice="where training is known to have let copies drift apart (BLOOM's norms), give "
+                    "--average-copies; else a file is damaged",
+                )
+            )
         if not self._told_of_drift:
             self._told_of_drift = True
-            largest = max(float((copy.float() - mean).abs().max()) for copy in copies)
             logger.warning(
                 "%s differs between TP ranks by up to %.2g; the mean is taken, here and for others like it",
                 name,
