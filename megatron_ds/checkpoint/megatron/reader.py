@@ -120,8 +120,8 @@ class JoiningReader:
         if not self.average_copies:
             raise CheckpointError(
                 Problem(
-                    f"{name} is not the same on all {len(copies)} tensor-parallel ranks: copies are up to {largest:.2g} "
-                    "from their mean",
+                    f"{name} is not the same on all {len(copies)} tensor-parallel ranks: copies are up to "
+                    f"{largest:.2g} from their mean",
                     advice="where training is known to have let copies drift apart (BLOOM's norms), give "
                     "--average-copies; else a file is damaged",
                 )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from megatron_ds.checkpoint.megatron import import_megatron
 from megatron_ds.checkpoint.weights import ModelWeights
+from megatron_ds.errors import CheckpointError
 from megatron_ds.models import SequentialModel, gpt_layers
 from megatron_ds.mpu import ModelParallelUnit, shard_spec
 from tests.checkpoint.helpers import is_mapped
