@@ -17,6 +17,7 @@ from megatron_ds.checkpoint.huggingface.architectures import named_architecture
 from megatron_ds.checkpoint.huggingface.config_file import CONFIG_NAME, read_config, to_model
 from megatron_ds.checkpoint.huggingface.convert import cast_weights, our_weights, read_unused_rows, widest_dtype
 from megatron_ds.checkpoint.huggingface.exporter import UNUSED_ROWS_NAME
+from megatron_ds.checkpoint.huggingface.new_folder import new_folder
 from megatron_ds.checkpoint.huggingface.read_files import open_files
 from megatron_ds.checkpoint.huggingface.tokenizer_files import (
     GENERATION_CONFIG_NAME,
@@ -45,14 +46,21 @@ class Imported:
     unused_rows: Mapping[str, Tensor]
 
     def keep(self, folder: Path) -> None:
-        """Writes what our checkpoint has no place for: the tokenizer's files, settings of generation, unused rows."""
-        folder.mkdir(parents=True, exist_ok=True)
-        copy_tokenizer_files(self.source, folder)
-        for name in (CONFIG_NAME, GENERATION_CONFIG_NAME):
-            if (self.source / name).is_file():
-                shutil.copyfile(self.source / name, folder / name)
-        if self.unused_rows:
-            save_file(dict(self.unused_rows), folder / UNUSED_ROWS_NAME)
+        """Writes what our checkpoint has no place for: the tokenizer's files, settings of generation, unused rows.
+
+        Args:
+            folder: one that does not exist.
+
+        Raises:
+            CheckpointError: the system can't write. Nothing is left.
+        """
+        with new_folder(folder) as partial:
+            copy_tokenizer_files(self.source, partial)
+            for name in (CONFIG_NAME, GENERATION_CONFIG_NAME):
+                if (self.source / name).is_file():
+                    shutil.copyfile(self.source / name, partial / name)
+            if self.unused_rows:
+                save_file(dict(self.unused_rows), partial / UNUSED_ROWS_NAME)
 
     def in_dtype(self, dtype: torch.dtype | None) -> Imported:
         """The same model in another dtype; None: as it is."""
