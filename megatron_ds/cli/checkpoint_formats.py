@@ -22,6 +22,11 @@ class Format:
     run: Callable[[argparse.Namespace], None]
 
 
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """``--step``, for formats that read a run of ours."""
+    parser.add_argument("--step", type=int, metavar="N", help="which of the run's checkpoints; else the last one")
+
+
 def run_format(argv: Sequence[str], command: str, flag: str, formats: Mapping[str, Format], description: str) -> None:
     """Parses a command line and converts.
 

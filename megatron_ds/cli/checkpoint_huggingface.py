@@ -19,7 +19,7 @@ from megatron_ds.checkpoint.huggingface import (
 from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.checkpoint.write import write_checkpoint
-from megatron_ds.cli.checkpoint_formats import Format
+from megatron_ds.cli.checkpoint_formats import Format, add_step
 from megatron_ds.cli.weights_progress import with_progress
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.utils.logging import logger
@@ -37,7 +37,7 @@ def _num_bytes(text: str) -> int:
 
 
 def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--step", type=int, help="the checkpoint of this step; the latest when not given")
+    add_step(parser)
     parser.add_argument(
         "--architecture",
         choices=list(ARCHITECTURES),

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> None:
         "merge": (_merge, "all shards to one .safetensors or .pt file"),
         "to-fp32": (_to_fp32, "the optimizer's fp32 weights to one .safetensors or .pt file"),
         "reshard": (_reshard, "a checkpoint for another tensor x pipeline layout, optimizer included"),
-        "export": (_export, "a checkpoint for other programs: Hugging Face transformers"),
+        "export": (_export, "a checkpoint for other programs: Hugging Face transformers, Megatron"),
         "import": (_import, "a checkpoint from weights of other programs"),
     }
     if argv and argv[0] in commands:

@@ -202,3 +202,13 @@ def test_progress_counts_what_is_read(monkeypatch: pytest.MonkeyPatch, caplog: p
         assert [name for name, _ in followed.items()] == ["first", "second"]
     lines = [record.getMessage() for record in caplog.records]
     assert lines == ["export: 1 of 2 parameters", "export: 2 of 2 parameters"]
+
+
+def test_megatron_is_a_format_too(tmp_path: Path) -> None:
+    tensors = _write(tmp_path / "run")
+    there, back = str(tmp_path / "megatron"), str(tmp_path / "back")
+    checkpoint_tools.main(["export", "--format", "megatron", "--input", str(tmp_path / "run"), "--output", there])
+    checkpoint_tools.main(["import", "--from", "megatron", "--input", there, "--output", back])
+    reader = open_checkpoint(tmp_path / "back")
+    assert reader.manifest.layout.precision == "bf16"
+    assert all(torch.equal(reader.read(name), tensor.bfloat16()) for name, tensor in tensors.items())
