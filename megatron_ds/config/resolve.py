@@ -18,7 +18,7 @@ from megatron_ds.config.idle import idle_notes
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.passed_checks import passed_problems
 from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, fp16_on_cpu
-from megatron_ds.config.settings import Given, Settings, shortened, wrong_value
+from megatron_ds.config.settings import Given, Settings, shortened, wrong_option_value
 from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.utils.text import counted
 
@@ -241,7 +241,7 @@ def _with_derived(settings: Settings, derived: Mapping[str, Given]) -> tuple[Set
         try:
             convert_json(option, given.value)
         except ValueError as error:
-            problems.append(wrong_value(option.name, given.value, given.origin, str(error)))
+            problems.append(wrong_option_value(option, given.value, given.origin, error))
         else:
             settings = settings.with_given({path: given})
     return settings, problems
