@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from megatron_ds.checkpoint.hashed_file import replace_text
 from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Manifest
 from megatron_ds.config.blocks import ModelConfig, RunConfig
 from megatron_ds.data.order import TrainingOrder
@@ -93,10 +94,8 @@ def _opened(folder: Path, tag: str, origin: str, advice: str) -> FoundCheckpoint
 
 
 def point_latest_at(folder: Path, tag: str) -> None:
-    """Makes `tag` the checkpoint that ``--load`` finds. Call it when all of its files are written."""
-    partial = folder / f"{LATEST}.partial"
-    partial.write_text(tag)
-    partial.replace(folder / LATEST)
+    """Makes `tag` the checkpoint that ``--load`` finds. Call it when all of its files are on disk."""
+    replace_text(folder / LATEST, tag)
 
 
 def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[FoundCheckpoint | None, list[Problem]]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from megatron_ds.checkpoint.hashed_file import replace_text
 from megatron_ds.config.blocks import RunConfig
 
 MANIFEST_NAME = "manifest.json"
@@ -59,12 +60,13 @@ class Manifest:
         options: every option of the run that saved, by block.
         training_order: what the order of its samples depends on (`megatron_ds.data.TrainingOrder` as JSON); empty where
             that is not known.
+        files: size and SHA-256 of each file, by its path inside of the checkpoint's folder (`FileRecord` as JSON);
+            empty where they are not known.
         layers: for each entry of the model's list of layers, the name of the layer whose weights it uses.
         stages: for each pipeline stage, the first of its layers in that list and the one after its last.
         kind: ``deepspeed`` (files as DeepSpeed's engines write them) or ``parameters`` (as this project's tools do).
         has_optimizer: fp32 weights and moments are there, not only weights.
         loss_scaler: fp16: the state of dynamic loss scaling.
-        files: name of a file in the checkpoint's folder → its ``bytes`` and ``sha256``.
         format_version: of this file.
     """
 
@@ -74,19 +76,17 @@ class Manifest:
     parameters: dict[str, dict[str, Any]]
     options: dict[str, Any] = field(default_factory=dict)
     training_order: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
     layers: list[str] = field(default_factory=list)
     stages: list[list[int]] = field(default_factory=list)
     kind: Literal["deepspeed", "parameters"] = "deepspeed"
     has_optimizer: bool = True
     loss_scaler: dict[str, float] = field(default_factory=dict)
-    files: dict[str, dict[str, Any]] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:
-        """Writes the file whole or not at all."""
-        partial = folder / f"{MANIFEST_NAME}.partial"
-        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        partial.replace(folder / MANIFEST_NAME)
+        """Writes the file whole or not at all, and waits until it is on disk."""
+        replace_text(folder / MANIFEST_NAME, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

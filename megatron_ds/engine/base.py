@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.data.batch import Batch
 
@@ -86,8 +87,8 @@ class TrainEngine(Protocol):
         """The loss of this rank's micro-batches, without dropout and without gradients."""
         ...
 
-    def save(self, folder: Path) -> Path:
-        """Writes ``global_step<N>`` into `folder`; returns that folder when every rank's files are written."""
+    def save(self, folder: Path, *, in_background: bool = False) -> PendingFiles:
+        """Writes this rank's files of ``folder/global_step<N>``; `in_background` leaves that to what is returned."""
         ...
 
     def load(

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import EvalResult, LearningRate, StepResult, TrainProgress
+from megatron_ds.engine.checkpoint_writer import install_writer
 from megatron_ds.engine.grad_norm import ClipBeforeStep
 from megatron_ds.engine.load import ShardReader, load_parameters
 from megatron_ds.engine.not_finite import first_of_all_ranks, noting_not_finite
@@ -51,6 +53,7 @@ class DeepSpeedEngineBase(ABC):
         self._first_step = 0  # the step whose dropout masks are those of a new run's first one
         self._learning_rate = learning_rate
         self._clip = clip
+        self._writer = install_writer(deepspeed_engine, mpu.global_rank, mpu.device)
         scaler = getattr(deepspeed_engine.optimizer, "loss_scaler", None)
         if scaler is not None:
             # Its bare exception at the lowest scale; whoever counts skipped steps has more to say.
@@ -98,14 +101,23 @@ class DeepSpeedEngineBase(ABC):
     def _on_device(self, batches: Sequence[Batch]) -> list[Batch]:
         return [batch.to(self.mpu.device) for batch in batches]
 
-    def save(self, folder: Path) -> Path:
-        """Writes ``global_step<N>`` into `folder`; returns that folder when every rank's files are written."""
+    def save(self, folder: Path, *, in_background: bool = False) -> PendingFiles:
+        """Writes this rank's files of ``folder/global_step<N>``, or copies what they will hold.
+
+        Args:
+            folder: of the run.
+            in_background: only copies: `PendingFiles.write` writes, in any thread. One at a time.
+
+        Returns:
+            The files. A failure to write them is told by `PendingFiles.write`, not raised.
+        """
         tag = f"global_step{self.progress.step}"
+        pending = self._writer.begin(folder / tag, in_background=in_background)
         self.deepspeed_engine.save_checkpoint(
             str(folder), tag=tag, client_state={"progress": self.progress.to_json()}, save_latest=False
         )
-        torch.distributed.barrier()
-        return folder / tag
+        self._writer.finish()
+        return pending
 
     def load(
         self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True, dropout: bool = True

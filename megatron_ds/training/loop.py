@@ -15,6 +15,7 @@ from megatron_ds.training.batches import rank_batches
 from megatron_ds.training.evaluation import mean_loss
 from megatron_ds.training.reporter import Reporter
 from megatron_ds.training.update_guard import UpdateGuard
+from megatron_ds.utils.logging import logger
 
 
 def train(
@@ -24,8 +25,11 @@ def train(
     mpu: ModelParallelUnit,
     reporter: Reporter,
     save: Callable[[Path], None],
+    stop: Callable[[int], str | None] = lambda _: None,
 ) -> None:
     """Trains up to ``train_iters``, evaluating and saving on the way and at the end; then evaluates on the test sets.
+
+    A run that is stopped before saves and returns.
 
     Args:
         run: the run.
@@ -34,6 +38,7 @@ def train(
         mpu: where this rank sits.
         reporter: gets every result.
         save: writes a checkpoint into a folder.
+        stop: tells after each step, but the last one, why the run ends there; None when it goes on.
 
     Raises:
         TrainingError: gradients are not finite, or tensor-parallel copies differ.
@@ -64,9 +69,13 @@ def train(
             require_equal_replicas(engine)
         if due(training.eval_interval):
             evaluate("valid", datasets.valid)
-        if checkpoint.save is not None and due(checkpoint.save_interval):
+        reason = stop(engine.progress.step) if engine.progress.step < training.train_iters else None
+        if checkpoint.save is not None and (reason is not None or due(checkpoint.save_interval)):
             save(Path(checkpoint.save))
             reporter.restart_clock()
+        if reason is not None:
+            logger.info("stopped after step %d of %d: %s", engine.progress.step, training.train_iters, reason)
+            return
     if engine.progress.step > first_step:
         evaluate("test", datasets.test)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
@@ -27,6 +28,7 @@ from megatron_ds.training.reporter import Reporter
 from megatron_ds.training.saving import CheckpointSaver
 from megatron_ds.training.stage_table import stage_table
 from megatron_ds.training.starts import Start, note_start
+from megatron_ds.training.stopping import Agreement, Stopping, StopSignals
 from megatron_ds.utils.logging import logger
 from megatron_ds.utils.text import counted
 
@@ -38,6 +40,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
         resolved: the run, checked, with its vocabulary size known.
         found: the checkpoint to go on from.
     """
+    start = time.monotonic()
     run = resolved.run
     parallel = run.parallel
     joined = start_distributed(parallel.distributed_timeout_minutes)
@@ -73,17 +76,28 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
             logger.info("%s", line)
 
     order = TrainingOrder.of(run) if mpu.global_rank == 0 else None
-    saver = CheckpointSaver(run, specs, engine, mpu, layers(mpu), order)
-    with Reporter(run, mpu.global_rank, joined.device, engine.progress) as reporter:
-        train(run, engine, datasets, mpu, reporter, saver)
+    saver = CheckpointSaver(run, specs, engine, mpu, layers(mpu), order, _saved_step(run, found))
+    reporter = Reporter(run, mpu.global_rank, joined.device, engine.progress)
+    with StopSignals(announce=mpu.global_rank == 0) as signals, reporter, saver:
+        agreement = Agreement(joined.store, mpu.global_rank, run.world_size)
+        stop = Stopping(run.checkpoint, start, signals, lambda: saver.has_failed, agreement)
+        train(run, engine, datasets, mpu, reporter, saver, stop)
     stop_distributed()
+
+
+def _saved_step(run: RunConfig, found: FoundCheckpoint | None) -> int | None:
+    """The step that the folder of ``--save`` already has: that of the checkpoint loaded from there."""
+    save = run.checkpoint.save
+    if found is None or save is None or found.folder.resolve() != Path(save).resolve():
+        return None
+    return found.manifest.progress["step"]
 
 
 def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress) -> None:
     """Writes down what is in force: as the run's present options, and as those of the steps from here on."""
     run = resolved.run
-    write_resolved(resolved, folder)
-    if progress.step < run.training.train_iters:
+    if progress.step < run.training.train_iters:  # else there is nothing that these options would describe
+        write_resolved(resolved, folder)
         start = Start(progress.step, progress.consumed_samples, run.model_dump())
         note_start(folder, start, Path(run.checkpoint.load) if run.checkpoint.load else None)
 

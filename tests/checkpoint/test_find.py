@@ -250,9 +250,9 @@ def test_options_that_changed_since_the_checkpoint_are_told(tmp_path):
         "optimizer.lr: 0.001 -> 0.005",
     ]
     assert changed_options(found, _run("--eod-id", "0", "--reset-position-ids", "--eod-mask-loss")) == [
-        "data.eod_id: None -> 0",
-        "data.reset_position_ids: False -> True",
-        "data.eod_mask_loss: False -> True",
+        "data.eod_id: null -> 0",
+        "data.reset_position_ids: false -> true",
+        "data.eod_mask_loss: false -> true",
     ]
     # The decay ends with the run unless something else is said.
     assert changed_options(found, _run("--train-iters", "9", "--lr-decay-iters", "6")) == [

@@ -116,6 +116,9 @@ BROKEN = {
         ["recompute_num_layers 3 is more than the model's 2 layers", "use 2 or less"],
     ),
     "save_interval": (["--save-interval", "2"], {}, 1, ["save_interval is given and save is not", "--save FOLDER"]),
+    "async_save": (["--async-save"], {}, 1, ["async_save is given and save is not", "--save FOLDER"]),
+    "keep_last": (["--keep-last", "2"], {}, 1, ["keep_last is given and save is not"]),
+    "keep_every": (["--save", "x", "--keep-every", "10"], {}, 1, ["keep_every is given", "--keep-last N"]),
     "fresh_start": (["--allow-fresh-start"], {}, 1, ["--load FOLDER"]),
     "seq_15_sequence_parallel": (
         [TP, "2", "--sequence-parallel"],

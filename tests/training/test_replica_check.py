@@ -50,12 +50,17 @@ class FakeEngine:
         return ["final_layernorm.weight"] if self.progress.step >= self._first_bad_step else []
 
 
-def train_fake(engine: FakeEngine, *flags: str, save: Callable[[Path], None] = lambda _: None) -> None:
+def train_fake(
+    engine: FakeEngine,
+    *flags: str,
+    save: Callable[[Path], None] = lambda _: None,
+    stop: Callable[[int], str | None] = lambda _: None,
+) -> None:
     """Trains with an engine that only counts; `flags` on top of a tiny run of seven steps."""
     run = Case(more=("--train-iters", "7", "--eval-iters", "0", *flags)).resolve().run
     datasets: Any = SimpleNamespace(train=_Samples(), valid={}, test={})
     reporter: Any = SimpleNamespace(step=lambda *_: None, restart_clock=lambda: None)
-    train(run, engine, datasets, ModelParallelUnit.offline(), reporter, save)  # type: ignore[arg-type]
+    train(run, engine, datasets, ModelParallelUnit.offline(), reporter, save, stop)  # type: ignore[arg-type]
 
 
 def test_equal_copies_are_checked_at_the_interval_and_at_the_end() -> None:

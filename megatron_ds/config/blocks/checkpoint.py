@@ -40,6 +40,26 @@ class CheckpointConfig(OptionBlock):
     save_interval: int | None = option(
         None, "Steps between checkpoints. The last step is always saved when --save is given.", ge=1, le=MOST_STEPS
     )
+    async_save: bool = option(
+        False,
+        "Training goes on while a checkpoint is written, from a copy in host memory that is as large as the process's "
+        "part of the checkpoint.",
+    )
+    keep_last: int | None = option(
+        None,
+        "Keeps this many of the newest checkpoints, and removes older ones; all stay when not given.",
+        ge=1,
+        le=MOST_STEPS,
+    )
+    keep_every: int | None = option(
+        None, "With --keep-last: also keeps checkpoints at multiples of this many steps.", ge=1, le=MOST_STEPS
+    )
+    exit_interval: int | None = option(
+        None, "Saves and ends the run at the next multiple of this many steps.", ge=1, le=MOST_STEPS
+    )
+    exit_duration_in_mins: float | None = option(
+        None, "Saves and ends the run after the first step at which this many minutes have gone by.", gt=0, le=10**7
+    )
     allow_data_change: bool = option(
         False,
         "Goes on from --load with other training data, another blend or another order, instead of stopping with an "

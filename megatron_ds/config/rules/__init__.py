@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from megatron_ds.config.rules.checkpoint import (
     fresh_start_has_a_folder,
+    kept_multiples_are_exceptions,
     saves_have_a_folder,
 )
 from megatron_ds.config.rules.common import Rule
@@ -102,6 +103,7 @@ RULES: tuple[Rule, ...] = (
     warmup_ends_before_decay,
     min_lr_is_below_lr,
     saves_have_a_folder,
+    kept_multiples_are_exceptions,
     fresh_start_has_a_folder,
     attention_backend_fits,
 )

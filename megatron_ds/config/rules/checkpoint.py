@@ -7,14 +7,29 @@ from collections.abc import Iterator
 from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem
 
+_SAVE = "checkpoint.save"
+
 
 def saves_have_a_folder(settings: Settings) -> Iterator[Problem]:
-    """An interval of saves needs a folder."""
-    if settings.value("checkpoint.save_interval") is not None and settings.value("checkpoint.save") is None:
+    """What says when and how to save needs a folder."""
+    if settings.value(_SAVE) is not None:
+        return
+    for name in ("save_interval", "async_save", "keep_last"):
+        if settings.value(f"checkpoint.{name}"):
+            yield Problem(
+                f"{name} is given and save is not: there is no folder to save to",
+                settings.sources(f"checkpoint.{name}"),
+                f"give --save FOLDER, or leave {name} out",
+            )
+
+
+def kept_multiples_are_exceptions(settings: Settings) -> Iterator[Problem]:
+    """--keep-every says what --keep-last does not remove."""
+    if settings.value("checkpoint.keep_every") is not None and settings.value("checkpoint.keep_last") is None:
         yield Problem(
-            "save_interval is given and save is not: there is no folder to save to",
-            settings.sources("checkpoint.save_interval"),
-            "give --save FOLDER, or leave the interval out",
+            "keep_every is given and keep_last is not: without keep_last every checkpoint is kept",
+            settings.sources("checkpoint.keep_every"),
+            "give --keep-last N as well, or leave keep_every out",
         )
 
 
