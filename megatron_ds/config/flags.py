@@ -18,14 +18,15 @@ from megatron_ds.utils.text import counted, value_text
 TEXT_FLAGS = {
     "--deepspeed-config": "DeepSpeed JSON, with or without a `megatron_ds` block: a file, or the name of one of ours.",
     "--config": "JSON with the `megatron_ds` block; stands over the block in the DeepSpeed JSON, below the flags.",
-    "--model-preset": "Name of a model in configs/models, or a JSON file with model options.",
+    "--model-preset": "Name of a model in configs/models, or a JSON file with model options. Takes the place of the "
+    "preset that a block names; the block's other model options still stand over it.",
     "--local-rank": "Accepted from DeepSpeed's launcher and not used: ranks come from the environment.",
 }
 SWITCHES = {
     "--deepspeed": "Accepted for older scripts and not used: DeepSpeed always runs.",
     "--no-pipeline-parallel": "Accepted for older scripts; legal with a pipeline size of 1 only.",
     "--group-query-attention": "Accepted for Megatron's scripts, beside --num-query-groups, which is enough.",
-    "--print-config": "Prints every value with its origin and the final DeepSpeed JSON, then stops.",
+    "--print-config": "Prints every value with its origin and the DeepSpeed JSON, then problems, if any, and stops.",
     "--help": "Prints this text and stops.",
 }
 

@@ -196,7 +196,8 @@ def _recomputed_layers_beyond_stages(given: Mapping[str, Given], settings: Setti
 
 def _most_layers_of_a_stage(settings: Settings) -> int | None:
     """Layers of the fullest stage; None where that isn't known before the start, or there is one stage."""
-    layers, stages = settings.value("model.num_layers"), settings.value("parallel.pipeline_model_parallel_size")
+    layers: int | None = settings.value("model.num_layers")
+    stages: int = settings.value("parallel.pipeline_model_parallel_size")
     method: str = settings.value("parallel.pp_partition_method")
     if stages == 1 or not layers:
         return None
