@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from megatron_ds.checkpoint import find_checkpoint
 from tests.dist.pool import ROOT
 from tests.launch.helpers import PP, TP, deepspeed, launch, tiny_run, torchrun
 
@@ -40,10 +41,28 @@ def test_our_error_in_evaluation_ends_all_ranks_with_its_code_under_deepspeed(co
 
 
 @pytest.mark.slow
-def test_rank_ended_by_a_signal_ends_all_under_deepspeed(corpus: str, tmp_path: Path) -> None:
-    finished = launch(deepspeed(2, FAILING_RUN, "fail=signal", *tiny_run(corpus)), tmp_path)
-    assert finished.exit_code == 256 - 15, finished.output  # the launcher's exit(-SIGTERM), as the shell sees it
+def test_rank_killed_while_it_saves_ends_all_under_deepspeed_and_leaves_the_checkpoint_before(
+    corpus: str, tmp_path: Path
+) -> None:
+    """C4."""
+    run = tiny_run(corpus, train_iters="4", save="saved", save_interval="2")
+    finished = launch(deepspeed(2, FAILING_RUN, "fail=killed_while_saving", *run, "--zero-stage", "1"), tmp_path)
+    assert finished.exit_code == 256 - 9, finished.output  # the launcher's exit(-SIGKILL), as the shell sees it
+    assert "step 4/4" in finished.output
     assert "[rank 0] Traceback" not in finished.output
+    assert find_checkpoint(tmp_path / "saved").tag == "global_step2"
+    assert not (tmp_path / "saved" / "global_step4" / "manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_rank_has_all_ranks_save_and_end_well(corpus: str, tmp_path: Path) -> None:
+    """C6."""
+    run = tiny_run(corpus, train_iters="1000", log_interval="1000", save="saved", eval_iters="0")
+    finished = launch(deepspeed(2, FAILING_RUN, "fail=terminated", *run, PP, "2"), tmp_path)
+    assert finished.exit_code == 0, finished.output
+    step = find_checkpoint(tmp_path / "saved").manifest.progress["step"]
+    assert step in (3, 4)
+    assert f"stopped after step {step} of 1000: SIGTERM (rank 1)" in finished.output
 
 
 @pytest.mark.slow
