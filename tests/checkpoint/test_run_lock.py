@@ -16,6 +16,7 @@ import pytest
 from megatron_ds.checkpoint.run_lock import LOCK_NAME, run_lock
 from megatron_ds.errors import ConfigError
 from tests.dist.pool import ROOT
+from tests.launch.helpers import PRETRAIN, launch, tiny_run, write_corpus
 
 _HOLD = """
 import sys
@@ -71,3 +72,13 @@ def test_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="can't be made"), run_lock(tmp_path / "file" / "run", "--save"):
         pass
+
+
+def test_run_into_a_folder_in_use_ends_before_training(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "tiny_text_document")
+    with _other_run(tmp_path / "saved") as other:
+        finished = launch([sys.executable, PRETRAIN, *tiny_run(corpus, save="saved")], tmp_path)
+    assert finished.exit_code == 2, finished.output
+    assert f"another run writes into saved: process {other.pid} on " in finished.output
+    assert "from --save" in finished.output
+    assert list((tmp_path / "saved").iterdir()) == []
