@@ -9,7 +9,7 @@ import pytest
 
 from megatron_ds.checkpoint import find_checkpoint
 from tests.dist.pool import ROOT
-from tests.launch.helpers import PP, TP, deepspeed, launch, tiny_run, torchrun
+from tests.launch.helpers import PP, PRETRAIN, TP, deepspeed, launch, tiny_run, torchrun
 
 FAILING_RUN = str(ROOT / "tests" / "launch" / "failing_run.py")
 
@@ -52,6 +52,20 @@ def test_rank_killed_while_it_saves_ends_all_under_deepspeed_and_leaves_the_chec
     assert "[rank 0] Traceback" not in finished.output
     assert find_checkpoint(tmp_path / "saved").tag == "global_step2"
     assert not (tmp_path / "saved" / "global_step4" / "manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_file_that_may_not_grow_ends_all_ranks_naming_it(corpus: str, tmp_path: Path) -> None:
+    """C4: ulimit -f, in KiB."""
+    command = deepspeed(2, PRETRAIN, *tiny_run(corpus, save="saved", save_interval="1"), "--zero-stage", "1")
+    finished = launch(["bash", "-c", 'ulimit -f 64; exec "$@"', "limited", *command], tmp_path)
+    assert finished.exit_code == 4, finished.output
+    assert "CheckpointError: saved/global_step1 is not saved: rank 0 can't write saved/global_step1/" in finished.output
+    assert "_states.pt: File too large" in finished.output
+    assert "there is no checkpoint yet" in finished.output
+    assert "step 2/3" not in finished.output
+    assert "Traceback" not in finished.output
+    assert not (tmp_path / "saved" / "global_step1").exists()
 
 
 @pytest.mark.slow
