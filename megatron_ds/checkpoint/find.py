@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from megatron_ds.checkpoint.hashed_file import replace_text
-from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Layout, Manifest
+from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Manifest
 from megatron_ds.config.blocks import ModelConfig, RunConfig
 from megatron_ds.data.order import TrainingOrder
 from megatron_ds.errors import CheckpointError, Problem, Source
+from megatron_ds.utils.text import value_text
 
 LATEST = "latest"
 
@@ -26,6 +27,8 @@ _FREE_ON_RESUME = {
     "use_scaled_init_method",
     "deepnorm_beta",
     "fp32_residual_connection",
+    "make_vocab_size_divisible_by",
+    "pad_vocab_size_to",
 }
 
 
@@ -110,12 +113,21 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     load, save = run.checkpoint.load, run.checkpoint.save
     if load is not None and not (run.checkpoint.allow_fresh_start and _holds_nothing(Path(load))):
         try:
-            found = find_checkpoint(Path(load))
+            found = find_checkpoint(Path(load), run.checkpoint.load_step)
+            problems += _missing_files(found)
             problems += _mismatches(found, run, origins)
         except CheckpointError as error:
             problems += error.problems
     if save is not None:
         problems += _save_problems(Path(save), load, origins)
+        if run.checkpoint.finetune and load is not None and Path(load).resolve() == Path(save).resolve():
+            problems.append(
+                Problem(
+                    f"--finetune begins a new run, and {save} holds the one that its weights are from",
+                    (Source("save", save, origins.get("checkpoint.save", "--save")),),
+                    "give another folder to --save",
+                )
+            )
     return found, problems
 
 
@@ -152,7 +164,11 @@ def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:
     before, now = _training_options(found.manifest.options), _training_options(run.model_dump())
     if now.get("data.eod_id") is None:
         before.pop("data.eod_id", None)  # asked for only where a switch needs it
-    return [f"{name}: {before[name]} -> {value}" for name, value in now.items() if before.get(name, value) != value]
+    return [
+        f"{name}: {value_text(before[name])} -> {value_text(value)}"
+        for name, value in now.items()
+        if before.get(name, value) != value
+    ]
 
 
 def _training_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,17 +194,8 @@ def _tags_hint(folder: Path) -> str:
 
 
 def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, str]) -> list[Problem]:
-    """A checkpoint fits a run of the same architecture and layout."""
-    problems = []
-    saved, wanted = found.manifest.layout, Layout.of(run)
-    if saved != wanted:
-        problems.append(
-            Problem(
-                f"the checkpoint {found.folder / found.tag} was saved as {saved}; this run is {wanted}",
-                advice="run with the layout that it was saved with: going on at another one is not supported yet",
-            )
-        )
-    problems += _other_stages(found, run, origins)
+    """A checkpoint fits a run of the same architecture, at any layout."""
+    problems: list[Problem] = []
     try:
         saved_model = ModelConfig(**found.manifest.model)
     except ValueError as error:
@@ -209,8 +216,8 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
     if differing:
         sources: list[Source] = []
         for name, (saved_value, value) in differing.items():
-            sources.append(Source(name, str(saved_value), f"the checkpoint {found.folder / found.tag}"))
-            sources.append(Source(name, str(value), origins.get(f"model.{name}", "this run")))
+            sources.append(Source(name, value_text(saved_value), f"the checkpoint {found.folder / found.tag}"))
+            sources.append(Source(name, value_text(value), origins.get(f"model.{name}", "this run")))
         problems.append(
             Problem(
                 "the checkpoint's model is not this run's: " + ", ".join(differing),
@@ -221,21 +228,25 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
     return problems
 
 
-def _other_stages(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, str]) -> list[Problem]:
-    """Optimizer states are saved by stage, so the layers have to be dealt out as they were."""
-    method = run.parallel.pp_partition_method
-    saved = found.manifest.options.get("parallel", {}).get("pp_partition_method", method)
-    if run.parallel.pipeline_model_parallel_size == 1 or saved == method:
+def _missing_files(found: FoundCheckpoint) -> list[Problem]:
+    """The files that the manifest lists have to be there, as long as they were. Their hashes are `verify`'s work."""
+    folder = found.folder / found.tag
+    wrong = []
+    for name, saved in found.manifest.files.items():
+        try:
+            size = (folder / name).stat().st_size
+        except OSError:
+            wrong.append(f"{name} is missing")
+            continue
+        if size != saved["bytes"]:
+            wrong.append(f"{name} has {size} bytes instead of {saved['bytes']}")
+    if not wrong:
         return []
-    where = f"the checkpoint {found.folder / found.tag}"
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return [
         Problem(
-            f"{where} has its layers dealt to stages otherwise",
-            (
-                Source("pp_partition_method", str(saved), where),
-                Source("pp_partition_method", method, origins.get("parallel.pp_partition_method", "this run")),
-            ),
-            f"give --pp-partition-method {saved}",
+            f"the checkpoint {folder} is not whole: {', '.join(wrong[:3])}{more}",
+            advice="copy its folder again, or name an older one with --load-step",
         )
     ]
 

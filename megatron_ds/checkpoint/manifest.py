@@ -103,7 +103,7 @@ class Manifest:
             manifest = cls(**{**content, "layout": Layout(**content["layout"])})
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
-        for name in ("progress", "model", "parameters", "options", "training_order", "files", "loss_scaler"):
+        for name in ("progress", "model", "parameters", "options", "training_order", "loss_scaler", "files"):
             if not isinstance(getattr(manifest, name), dict):
                 raise ValueError(f"its {name} is no object")
         if manifest.kind not in ("deepspeed", "parameters"):

@@ -56,6 +56,10 @@ class CheckpointReader:
         ranks = 1 if spec.dim is None else tp_size
         return spec.unshard([self._files.read(name, kind, rank).detach() for rank in range(ranks)])
 
+    def copies(self, name: str, kind: Kind = "weights") -> list[Tensor]:
+        """What each tensor-parallel rank saved of a parameter."""
+        return [self._files.read(name, kind, rank).detach() for rank in range(self.manifest.layout.tp_size)]
+
     def shard(self, name: str, kind: Kind, spec: ShardSpec, tp_rank: int, tp_size: int) -> Tensor:
         """One rank's shard of a parameter, at any tensor-parallel size.
 

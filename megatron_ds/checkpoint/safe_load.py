@@ -68,7 +68,7 @@ def load_file(path: Path, allowed: Mapping[str, type] = MappingProxyType({})) ->
     except FileNotFoundError as error:
         advice = "copy the whole folder of the checkpoint"
         raise CheckpointError(Problem(f"{path} is missing", advice=advice)) from error
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError, LookupError, TypeError, AttributeError) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise CheckpointError(
             Problem(f"{path} can't be read: {type(error).__name__}: {reason}", advice="it is cut short or damaged")

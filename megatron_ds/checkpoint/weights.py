@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.models import gpt_layers, whole_model_specs
-from megatron_ds.mpu import ShardSpec
+from megatron_ds.mpu import ModelParallelUnit, ShardSpec, Topology
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,17 @@ class ModelWeights:
             yield name, self.read(name)
 
 
-def model_specs(model: ModelConfig) -> dict[str, ShardSpec]:
-    """How every parameter of `model` is cut, by canonical name, in the model's order."""
-    return whole_model_specs(partial(gpt_layers, model))
+def model_specs(model: ModelConfig, topology: Topology | None = None) -> dict[str, ShardSpec]:
+    """How every parameter of `model` is cut, by canonical name, in the model's order.
+
+    Args:
+        model: the architecture, with its vocabulary size known.
+        topology: the grid of ranks; its tensor-parallel size says how the vocabulary is padded.
+    """
+    return whole_model_specs(partial(gpt_layers, model), topology)
+
+
+def layer_owners(model: ModelConfig) -> list[str]:
+    """For each entry of the model's list of layers, the name of the layer whose weights it uses."""
+    layers = gpt_layers(model, ModelParallelUnit.offline(device="meta"))
+    return [layer.tied_to or layer.name for layer in layers]

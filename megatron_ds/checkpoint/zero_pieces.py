@@ -20,7 +20,8 @@ from megatron_ds.checkpoint.manifest import Layout
 
 # `weights` are in the dtype that the model computes in; the others are fp32.
 Kind = Literal["weights", "fp32", "exp_avg", "exp_avg_sq"]
-MOMENTS: tuple[Kind, Kind] = ("exp_avg", "exp_avg_sq")
+MOMENTS: tuple[Kind, ...] = ("exp_avg", "exp_avg_sq")
+STATES: tuple[Kind, ...] = ("fp32", *MOMENTS)
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,17 @@ def _data(argv: Sequence[str]) -> None:
     data_tools.main(argv)
 
 
+def _checkpoint(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import checkpoint_tools
+
+    checkpoint_tools.main(argv)
+
+
 _COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
     "preprocess": (_preprocess, "turn texts into token files for training"),
     "merge-data": (_merge_data, "join token files into one pair"),
     "data": (_data, "inspect token files, show a step's samples, build sample indices"),
+    "checkpoint": (_checkpoint, "inspect, verify, compare, merge and convert checkpoints"),
 }
 
 

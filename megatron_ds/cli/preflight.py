@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
+from megatron_ds.checkpoint.schedule import saved_schedule, schedule_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
-from megatron_ds.config.rules import too_little_padding
+from megatron_ds.config.rules import padding_step, too_little_padding
+from megatron_ds.config.settings import DEFAULT_ORIGIN
 from megatron_ds.data import check_data, other_tokenizers, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
@@ -42,10 +44,14 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     problems += monitor_problems(run.logging, resolved.origins)
     found, load_problems = checkpoint_problems(run, resolved.origins)
     problems += load_problems
-    if found is not None and not data_problems:
-        problems += training_order_problems(found, run)
+    if found is not None:
+        problems += schedule_problems(found, run, resolved.origins)
+        if not data_problems and not run.checkpoint.finetune:
+            problems += training_order_problems(found, run)
     if problems:
         raise ConfigError(problems)
+    if found is not None and run.checkpoint.use_checkpoint_lr_scheduler:
+        resolved = resolved.with_schedule(saved_schedule(found), f"the checkpoint {found.folder / found.tag}")
     return resolved, found
 
 
@@ -141,4 +147,9 @@ def _padding_problems(resolved: ResolvedRun, vocab_size: int) -> list[Problem]:
     if padded is None or padded >= vocab_size:
         return []
     source = Source("pad_vocab_size_to", str(padded), resolved.origins["model.pad_vocab_size_to"])
-    return [too_little_padding(vocab_size, source)]
+    step = padding_step(
+        resolved.run.parallel.tensor_model_parallel_size,
+        resolved.run.model.make_vocab_size_divisible_by,
+        divisor_is_given=resolved.origins["model.make_vocab_size_divisible_by"] != DEFAULT_ORIGIN,
+    )
+    return [too_little_padding(vocab_size, source, step)]

@@ -1,4 +1,4 @@
-"""The list of all options, read off the classes in blocks.py: what flags, files, reports and docs share."""
+"""The list of all options, read off the classes in blocks: what flags, files, reports and docs share."""
 
 from __future__ import annotations
 

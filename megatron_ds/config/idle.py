@@ -29,6 +29,13 @@ class _Idle:
 _DYNAMIC_SCALE = tuple(
     f"training.{name}" for name in ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
 )
+_OF_LOAD = tuple(
+    f"checkpoint.{name}"
+    for name in (
+        *("allow_data_change", "load_step", "finetune", "no_load_optim", "no_load_rng"),
+        *("override_lr_scheduler", "use_checkpoint_lr_scheduler"),
+    )
+)
 # Options that name the data of one split.
 _OWN_PATHS = tuple(
     f"data.{split}_{kind}" for split in ("train", "valid", "test") for kind in ("data_path", "weighted_split_paths")
@@ -136,7 +143,12 @@ _TABLE: tuple[_Idle, ...] = (
         f"without any of {', '.join(DOCUMENT_OPTIONS)}",
     ),
     _Idle(("data.split",), lambda s: bool(_own_paths(s)), "without data_path: other options say what is training data"),
-    _Idle(("checkpoint.allow_data_change",), lambda s: s.value("checkpoint.load") is None, "without load"),
+    _Idle(_OF_LOAD, lambda s: s.value("checkpoint.load") is None, "without load"),
+    _Idle(
+        tuple(path for path in _OF_LOAD if path not in ("checkpoint.finetune", "checkpoint.load_step")),
+        lambda s: bool(s.value("checkpoint.load") is not None and s.value("checkpoint.finetune")),
+        "with finetune, which takes the weights only",
+    ),
     *(
         _Idle((path,), _is_other_tokenizer(readers), f"with this tokenizer_type: {_only(readers)}")
         for path, readers in _READERS.items()

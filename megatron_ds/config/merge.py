@@ -8,6 +8,7 @@ from megatron_ds.config.catalog import all_options
 from megatron_ds.config.deepspeed_reader import Claim, DeepSpeedFile
 from megatron_ds.config.settings import Given, Settings
 from megatron_ds.errors import Problem, Source
+from megatron_ds.utils.text import value_text
 
 _MICRO, _GLOBAL = "training.micro_batch_size", "training.global_batch_size"
 
@@ -34,17 +35,13 @@ def merge_claims(given: Mapping[str, Given], file: DeepSpeedFile) -> tuple[dict[
 def _contradiction(claim: Claim, there: Given) -> Problem:
     name = all_options()[claim.path].name
     return Problem(
-        f"{name} is given twice, as {_text(there.value)} and as {_text(claim.given.value)}",
+        f"{name} is given twice, as {value_text(there.value)} and as {value_text(claim.given.value)}",
         (
-            Source(name, _text(there.value), there.origin),
-            Source(name, _text(claim.given.value), claim.given.origin),
+            Source(name, value_text(there.value), there.origin),
+            Source(name, value_text(claim.given.value), claim.given.origin),
         ),
         'keep one of the two, or write "auto" in the DeepSpeed JSON',
     )
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _merge_cosine_floor(merged: dict[str, Given], ratio: Given | None) -> list[Problem]:

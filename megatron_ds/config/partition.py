@@ -1,10 +1,22 @@
-"""How layers are dealt to pipeline stages, where the user counts them out: ``layers:3,5,5,3``."""
+"""How layers are dealt to pipeline stages, as far as it is known before the start."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 _PREFIX = "layers:"
+
+# The classes of a GPT's layers, whatever its options: a pattern that none of them has is refused before the start.
+LAYER_CLASSES = (
+    "VocabParallelEmbedding",
+    "PositionEmbedding",
+    "EmbeddingDropout",
+    "ParallelTransformerLayer",
+    "LayerNorm",
+    "RMSNorm",
+    "LanguageModelHead",
+)
 
 
 def counted_layers(method: str) -> list[int] | None:
@@ -45,5 +57,25 @@ def stage_bounds(is_transformer_layer: Sequence[bool], counts: Sequence[int]) ->
 
 
 def even_counts(layers: int, stages: int) -> list[int]:
-    """Numbers of layers that differ by one at most, the larger ones first: what advice is made of."""
+    """Numbers of layers that differ by one at most, the larger ones first: what advice is made of.
+
+    With fewer layers than stages the last stage goes without, and then the first: the others can't.
+    """
+    if layers == stages - 2:
+        return [0, *[1] * layers, 0]
     return [layers // stages + (stage < layers % stages) for stage in range(stages)]
+
+
+def matching_classes(pattern: str, classes: Iterable[str]) -> list[str]:
+    """Those of `classes` that ``type:PATTERN`` finds.
+
+    DeepSpeed lower-cases the pattern and looks for it anywhere, whatever the case.
+
+    Args:
+        pattern: a regular expression.
+        classes: names of layers' classes.
+
+    Raises:
+        re.error: the pattern is none.
+    """
+    return [name for name in classes if re.search(pattern.lower(), name, re.IGNORECASE)]

@@ -20,6 +20,7 @@ from megatron_ds.config.passed_checks import passed_problems
 from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, fp16_on_cpu
 from megatron_ds.config.settings import Given, Settings, shortened, wrong_value
 from megatron_ds.errors import ConfigError, Problem, Source
+from megatron_ds.utils.text import counted
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,17 @@ class ResolvedRun:
         data = self.run.data.model_copy(update={"eod_id": eod_id})
         origins = {**self.origins, "data.eod_id": "derived: the tokenizer"}
         return replace(self, run=self.run.model_copy(update={"data": data}), origins=origins)
+
+    def with_schedule(self, options: Mapping[str, Any], origin: str) -> ResolvedRun:
+        """A copy with another learning-rate schedule.
+
+        Args:
+            options: the optimizer's options that make it.
+            origin: where they came from.
+        """
+        optimizer = self.run.optimizer.model_copy(update=dict(options))
+        origins = {**self.origins, **{f"optimizer.{name}": origin for name in options}}
+        return replace(self, run=self.run.model_copy(update={"optimizer": optimizer}), origins=origins)
 
 
 @dataclass
@@ -196,7 +208,8 @@ def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, l
     """Puts all values together in their order, fills what follows from others, and checks the rules."""
     given, problems = merge_claims({**sources.preset, **sources.options}, sources.file)
     world_size, world_problems = _world_size(environ)
-    settings = Settings(given, world_size)
+    origin = "WORLD_SIZE" if "WORLD_SIZE" in environ else "WORLD_SIZE, which is not set"
+    settings = Settings(given, world_size, origin)
     filled, batch_problems = merge_batch_sizes(settings, sources.file.accumulation)
     settings, range_problems = _with_derived(settings, filled)
     if sources.file.accumulation is not None and "training.global_batch_size" in settings:
@@ -261,7 +274,7 @@ def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:
             lines.append(f'({sources.file.label}: {key} is "auto", and no flag or block fills it)')
     return [
         Problem(
-            f"{len(names)} required option{'s are' if len(names) > 1 else ' is'} missing: "
+            f"{counted(len(names), 'required option is', 'required options are')} missing: "
             + ", ".join(option.name for option in names),
             advice="give\n" + "\n".join(f"    {line}" for line in lines),
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from megatron_ds.config.catalog import all_options
 from megatron_ds.errors import Problem, Source
+from megatron_ds.utils.text import counted, quoted, value_text
 
 DEFAULT_ORIGIN = "default"
 
@@ -30,11 +31,13 @@ class Settings(Mapping[str, Given]):
     Args:
         given: the values that were given.
         world_size: number of processes.
+        world_origin: where their number comes from.
     """
 
-    def __init__(self, given: Mapping[str, Given], world_size: int) -> None:
+    def __init__(self, given: Mapping[str, Given], world_size: int, world_origin: str = "WORLD_SIZE") -> None:
         self._given = dict(given)
         self.world_size = world_size
+        self.world_origin = world_origin
 
     def __getitem__(self, path: str) -> Given:
         return self._given[path]
@@ -56,9 +59,7 @@ class Settings(Mapping[str, Given]):
 
     def source(self, path: str) -> Source:
         """The value in force as a part of a problem."""
-        value = self.value(path)
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        return Source(all_options()[path].name, text, self.origin(path))
+        return Source(all_options()[path].name, value_text(self.value(path)), self.origin(path))
 
     def sources(self, *paths: str) -> tuple[Source, ...]:
         """The values in force as parts of a problem."""
@@ -66,7 +67,7 @@ class Settings(Mapping[str, Given]):
 
     def with_given(self, more: Mapping[str, Given]) -> Settings:
         """A copy in which `more` stands over what was there."""
-        return Settings({**self._given, **more}, self.world_size)
+        return Settings({**self._given, **more}, self.world_size, self.world_origin)
 
     @property
     def precision(self) -> str:
@@ -107,7 +108,7 @@ class Settings(Mapping[str, Given]):
         return Source(
             "data-parallel size",
             str(self.dp_size),
-            f"{self.world_size} process{'es' if self.world_size > 1 else ''} / (TP {tp} x PP {pp})",
+            f"{counted(self.world_size, 'process', 'processes')} / (TP {tp} x PP {pp})",
         )
 
 
@@ -117,9 +118,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" – did you mean {near[0]}?" if near else ""
 
 
-def wrong_value(name: str, value: Any, origin: str, wanted: str) -> Problem:
+def wrong_value(name: str, value: Any, origin: str, wanted: str, advice: str = "") -> Problem:
     """The problem of a value that has the wrong type or is out of range."""
-    return Problem(f"{name} is {wanted}, not {shortened(repr(value))}", (Source(name, shortened(str(value)), origin),))
+    source = Source(name, shortened(value_text(value)), origin)
+    return Problem(f"{name} is {wanted}, not {shortened(quoted(value))}", (source,), advice)
 
 
 def shortened(text: str) -> str:

@@ -18,6 +18,7 @@ from megatron_ds.data.shuffled_dataset import ShuffledDataset
 from megatron_ds.data.sources import Blend, parse_sources
 from megatron_ds.errors import DataError, Problem
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 if TYPE_CHECKING:
     from megatron_ds.config.blocks import DataConfig
@@ -234,8 +235,9 @@ def _build(part: PlannedPart, key: IndexKey) -> GptIndex:
     except MemoryError:
         raise DataError(
             Problem(
-                f"there is not enough memory for the sample index of {key.prefix} ({key.split}): {key.num_epochs} "
-                f"epochs of {part.num_documents} documents and {part.num_tokens // key.seq_length} samples",
+                f"there is not enough memory for the sample index of {key.prefix} ({key.split}): "
+                f"{counted(key.num_epochs, 'epoch')} of {counted(part.num_documents, 'document')} and "
+                f"{counted(part.num_tokens // key.seq_length, 'sample')}",
                 advice="train for fewer steps: they are indexed at once, 16 bytes for each sample",
             )
         ) from None

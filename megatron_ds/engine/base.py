@@ -91,8 +91,10 @@ class TrainEngine(Protocol):
         """Writes this rank's files of ``folder/global_step<N>``; `in_background` leaves that to what is returned."""
         ...
 
-    def load(self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True) -> None:
-        """Restores weights and, where wanted, optimizer and `progress` from a checkpoint of any layout."""
+    def load(
+        self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True, dropout: bool = True
+    ) -> None:
+        """Restores weights and, where wanted, optimizer, `progress` and dropout from a checkpoint of any layout."""
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

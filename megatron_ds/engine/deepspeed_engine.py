@@ -50,6 +50,7 @@ class DeepSpeedEngineBase(ABC):
         self.mpu = mpu
         self.progress = TrainProgress()
         self._seed = seed
+        self._first_step = 0  # the step whose dropout masks are those of a new run's first one
         self._learning_rate = learning_rate
         self._clip = clip
         self._writer = install_writer(deepspeed_engine, mpu.global_rank, mpu.device)
@@ -89,7 +90,7 @@ class DeepSpeedEngineBase(ABC):
         loss_scale = float(getattr(engine.optimizer, "cur_scale", None) or engine.loss_scale() or 1.0)
         skipped_before = engine.skipped_steps
 
-        self.mpu.seed_step(self._seed, self.progress.step)
+        self.mpu.seed_step(self._seed, self.progress.step - self._first_step)
         loss = self._run_step(self._on_device(batches))
 
         skipped = engine.skipped_steps > skipped_before or (self._clip is not None and self._clip.skipped)
@@ -118,13 +119,16 @@ class DeepSpeedEngineBase(ABC):
         self._writer.finish()
         return pending
 
-    def load(self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True) -> None:
+    def load(
+        self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True, dropout: bool = True
+    ) -> None:
         """Restores a checkpoint of any layout: each rank reads what it will hold.
 
         Args:
             checkpoint: the checkpoint.
             optimizer: restore the optimizer's moments and fp16's loss scale, not only weights (in fp32, where saved).
             progress: restore `progress`; without it the run begins at step 0.
+            dropout: go on with the masks of the next steps; without it with those of a run that begins.
 
         Raises:
             CheckpointError: a file is missing or damaged.
@@ -136,6 +140,8 @@ class DeepSpeedEngineBase(ABC):
         load_parameters(self.deepspeed_engine, self.named_parameters(), shards)
         if progress:
             self.progress = TrainProgress(**saved.progress)
+        if not dropout:
+            self._first_step = self.progress.step
         if with_moments:
             catch_up(self.deepspeed_engine.basic_optimizer, updates)
             for name, value in saved.loss_scaler.items():

@@ -40,11 +40,12 @@ class PeerError(MegatronDsError):
     """Another rank failed first; this one ends with its code."""
 
     def __init__(self, first: Failure, error: Exception) -> None:
-        here = (str(error).splitlines() or [""])[0]
+        text = str(error) if isinstance(error, MegatronDsError) else f"{type(error).__name__}: {error}"
+        here = text.splitlines()[0]
         super().__init__(
             Problem(
                 f"rank {first.rank} failed first, with exit code {first.exit_code}; its message tells why",
-                advice=f"here it showed as {type(error).__name__}: {here}",
+                advice=f"here it showed as {here}",
             )
         )
         self.exit_code = first.exit_code

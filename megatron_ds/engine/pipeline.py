@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -16,14 +15,15 @@ from deepspeed.runtime.pipe import schedule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor, nn
 
-from megatron_ds.config.partition import counted_layers, stage_bounds
+from megatron_ds.config.partition import counted_layers, matching_classes, stage_bounds
+from megatron_ds.config.rules import no_layer_matches
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.base import EvalResult, LossFunction
 from megatron_ds.engine.construction import LayerBuilder
 from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.loss_weights import token_weights
 from megatron_ds.engine.stage_norm import sum_norm_over_stages_once
-from megatron_ds.errors import ConfigError, Problem
+from megatron_ds.errors import ConfigError
 from megatron_ds.models import (
     NO_RECOMPUTE,
     Activations,
@@ -141,17 +141,11 @@ def build_pipeline_module(
 
 
 def _check_partition(layers: Sequence[LayerDef], partition_method: str) -> None:
-    """Raises a ConfigError, on all ranks, where ``type:REGEX`` matches no layer."""
+    """Raises a ConfigError, on all ranks, where ``type:REGEX`` matches no layer that this model has."""
     kind, _, pattern = partition_method.partition(":")
     names = list(dict.fromkeys(layer.module_type.__name__ for layer in layers))
-    # DeepSpeed lower-cases the pattern and looks for it anywhere, whatever the case.
-    if kind == "type" and not any(re.search(pattern.lower(), name, re.IGNORECASE) for name in names):
-        raise ConfigError(
-            Problem(
-                f"pp_partition_method {partition_method!r} matches no layer of the model",
-                advice=f"use a pattern that is in one of {', '.join(names)}; type:transformer is the usual one",
-            )
-        )
+    if kind == "type" and not matching_classes(pattern, names):
+        raise ConfigError(no_layer_matches(partition_method, names))
 
 
 def named_stage_parameters(module: PipelineModule, layers: Sequence[LayerDef]) -> Iterator[tuple[str, nn.Parameter]]:

@@ -21,6 +21,7 @@ from megatron_ds.models.attention import ParallelAttention
 from megatron_ds.models.layer_def import Activations
 from megatron_ds.models.saved_inputs import CutOverTensorParallel, InHostMemory, Keep, keep_whole
 from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.utils.text import counted
 
 Step = Callable[[Activations], Activations]
 
@@ -60,8 +61,12 @@ class Recompute:
         """For the start-up message."""
         if self.granularity != "full":
             return {None: "nothing", "selective": "the core of attention"}[self.granularity]
-        layers = f"{self.num_layers} layer{'s' if self.num_layers > 1 else ''}"
-        parts = [f"chunks of {layers}" if self.method == "uniform" else f"the first {layers} of each stage"]
+        if self.method == "uniform":
+            parts = [f"chunks of {counted(self.num_layers, 'layer')}"]
+        elif self.num_layers == 1:
+            parts = ["the first layer of each stage"]
+        else:
+            parts = [f"the first {self.num_layers} layers of each stage"]
         parts += ["inputs cut over tensor-parallel ranks"] if self.distribute_saved else []
         parts += ["inputs in host memory"] if self.in_cpu else []
         return ", ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from megatron_ds.training.stage_table import stage_table
 from megatron_ds.training.starts import Start, note_start
 from megatron_ds.training.stopping import Agreement, Stopping, StopSignals
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 
 def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
@@ -64,7 +65,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     )
     engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
     if found is not None:
-        engine.load(CheckpointReader(found.folder / found.tag, found.manifest))
+        _load(run, engine, found)
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         _note_options(resolved, Path(run.checkpoint.save), engine.progress)
     specs = whole_model_specs(layers, mpu.topology)
@@ -101,6 +102,16 @@ def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress) 
         note_start(folder, start, Path(run.checkpoint.load) if run.checkpoint.load else None)
 
 
+def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:
+    options = run.checkpoint
+    engine.load(
+        CheckpointReader(found.folder / found.tag, found.manifest),
+        optimizer=not (options.no_load_optim or options.finetune),
+        progress=not options.finetune,
+        dropout=not options.no_load_rng,
+    )
+
+
 def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
     return build_gpt_datasets(
         run.data,
@@ -125,6 +136,28 @@ def _attention_kernel(run: RunConfig, mpu: ModelParallelUnit) -> str:
     return check_kernel(run.model, mpu, scheme, like)
 
 
+def _what_was_loaded(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> Iterator[str]:
+    """What a checkpoint gave to this run: one line, and one more for what was left out or cut anew."""
+    options, saved, progress = run.checkpoint, found.manifest, engine.progress
+    where = f"loaded {found.folder / found.tag}"
+    if options.finetune:
+        yield f"{where}: weights of step {saved.progress['step']}; a new run begins with them at step 0"
+    else:
+        schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
+        rate = schedule.learning_rate(progress.step - progress.skipped_steps + 1)
+        yield (
+            f"{where}: step {progress.step}, {progress.consumed_samples} samples consumed, "
+            f"next learning rate {rate:.2e}"
+        )
+        if options.no_load_optim or not saved.has_optimizer:
+            why = "--no-load-optim" if options.no_load_optim else "the checkpoint has weights only"
+            yield f"the optimizer's state is new: {why}"
+        if options.no_load_rng:
+            yield "dropout masks are those of a new run: --no-load-rng"
+    if saved.layout != Layout.of(run):
+        yield f"it was saved as {saved.layout}; this run is {Layout.of(run)}"
+
+
 def _say_what_runs(
     resolved: ResolvedRun,
     specs: Mapping[str, ShardSpec],
@@ -143,7 +176,7 @@ def _say_what_runs(
         model.padded_vocab_size(run.parallel.tensor_model_parallel_size),
     )
     sequence = ", sequence-parallel" if mpu.sequence_parallel else ""
-    logger.info("layout: %s%s on %d processes", Layout.of(run), sequence, run.world_size)
+    logger.info("layout: %s%s on %s", Layout.of(run), sequence, counted(run.world_size, "process", "processes"))
     logger.info(
         "batch: %d micro x %d accumulated x %d data-parallel = %d samples of %d tokens",
         run.training.micro_batch_size,
@@ -158,12 +191,8 @@ def _say_what_runs(
     logger.info("gradient clipping: %s (from %s)", clip or "off", resolved.origins["optimizer.clip_grad"])
     if found is not None:
         progress = engine.progress
-        logger.info(
-            "loaded %s: step %d, %d samples consumed",
-            found.folder / found.tag,
-            progress.step,
-            progress.consumed_samples,
-        )
+        for line in _what_was_loaded(run, engine, found):
+            logger.info("%s", line)
         for line in changed_options(found, run):
             logger.info("changed since that checkpoint: %s", line)
         if progress.step >= run.training.train_iters:

@@ -57,7 +57,7 @@ def test_find_checkpoint_reads_back_what_was_saved(tmp_path):
         (lambda folder: (folder / "latest").unlink(), ["no file named latest", "whole checkpoints here: global_step4"]),
         (lambda folder: (folder / "latest").write_text("global_step9"), ["global_step9", "global_step4"]),
         (lambda folder: (folder / "global_step4/manifest.json").write_text("{"), ["no readable manifest"]),
-        (lambda folder: (folder / "global_step4/manifest.json").write_text("[]"), ["format version 1"]),
+        (lambda folder: (folder / "global_step4/manifest.json").write_text("[]"), ["format version 2"]),
         (lambda folder: (folder / "latest").write_bytes(b"\xff\xfe"), ["latest can't be read", "global_step4"]),
         (lambda folder: _change_manifest(folder, model=None), ["its model is no object"]),
         (lambda folder: _change_manifest(folder, progress={"step": "4"}), ["its progress has no step"]),
@@ -81,21 +81,60 @@ def test_load_that_finds_nothing_is_a_problem_unless_a_fresh_start_is_allowed(tm
     assert (found, problems) == (None, [])
 
 
-def test_load_at_another_layout_is_refused_with_both_layouts(tmp_path):
+def test_load_at_another_layout_and_precision_goes_on(tmp_path):
     _save(tmp_path, _run())
-    run = _run("--load", str(tmp_path), "--tensor-model-parallel-size", "2", world_size=2)
-    _, problems = checkpoint_problems(run, {})
-    assert "TP1 x PP1 x DP1, ZeRO-0, fp32" in problems[0].message
-    assert "TP2 x PP1 x DP1, ZeRO-0, fp32" in problems[0].message
+    flags = ("--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2", "--bf16")
+    found, problems = checkpoint_problems(_run("--load", str(tmp_path), *flags, world_size=4), {})
+    assert problems == []
+    assert found is not None
+    assert found.manifest.layout != Layout.of(_run(*flags, world_size=4))
 
 
-@pytest.mark.parametrize(("pp_size", "number"), [(2, 1), (1, 0)])
-def test_load_with_layers_dealt_otherwise_is_refused_with_the_way_they_were(tmp_path, pp_size, number):
-    stages = ["--num-layers", "4", "--pipeline-model-parallel-size", str(pp_size)]
-    _save(tmp_path, _run(*stages, world_size=pp_size))
-    run = _run("--load", str(tmp_path), *stages, "--pp-partition-method", "uniform", world_size=pp_size)
-    _, problems = checkpoint_problems(run, {"parallel.pp_partition_method": "--pp-partition-method"})
-    assert [problem.advice for problem in problems] == ["give --pp-partition-method type:transformer"] * number
+def test_load_with_other_padding_of_the_vocabulary_goes_on(tmp_path):
+    _save(tmp_path, _run())
+    flags = ("--load", str(tmp_path), "--make-vocab-size-divisible-by", "7")
+    assert checkpoint_problems(_run(*flags), {})[1] == []
+
+
+def test_load_step_takes_that_step_and_names_the_others_where_it_is_missing(tmp_path):
+    for step in (2, 4):
+        _save(tmp_path, _run(), step)
+    found, problems = checkpoint_problems(_run("--load", str(tmp_path), "--load-step", "2"), {})
+    assert found is not None
+    assert (found.tag, problems) == ("global_step2", [])
+    found, problems = checkpoint_problems(_run("--load", str(tmp_path), "--load-step", "3"), {})
+    assert found is None
+    assert "--load-step names 'global_step3'" in problems[0].message
+    assert "global_step2, global_step4" in problems[0].message
+
+
+def test_load_of_a_checkpoints_own_folder_takes_that_one(tmp_path):
+    for step in (2, 4):
+        _save(tmp_path, _run(), step)
+    found, problems = checkpoint_problems(_run("--load", str(tmp_path / "global_step2")), {})
+    assert found is not None
+    assert (found.folder, found.tag, problems) == (tmp_path, "global_step2", [])
+
+
+@pytest.mark.parametrize(("damage", "words"), [("missing", "is missing"), ("cut", "has 3 bytes instead of 5")])
+def test_load_of_a_checkpoint_with_a_missing_or_short_file_is_refused_by_its_name(tmp_path, damage, words):
+    checkpoint = _save(tmp_path, _run())
+    file = checkpoint / "layer_00-model_00-model_states.pt"
+    file.write_bytes(b"12345")
+    _change_manifest(tmp_path, files={file.name: {"bytes": 5, "sha256": "0"}})
+    assert checkpoint_problems(_run("--load", str(tmp_path)), {})[1] == []
+    file.unlink() if damage == "missing" else file.write_bytes(b"123")
+    _, (problem,) = checkpoint_problems(_run("--load", str(tmp_path)), {})
+    assert f"{file.name} {words}" in problem.message
+    assert "--load-step" in problem.advice
+
+
+def test_finetune_into_the_folder_that_it_loads_from_is_refused(tmp_path):
+    _save(tmp_path, _run())
+    flags = ("--load", str(tmp_path), "--save", str(tmp_path))
+    assert checkpoint_problems(_run(*flags), {})[1] == []
+    _, (problem,) = checkpoint_problems(_run(*flags, "--finetune"), {})
+    assert "another folder to --save" in problem.advice
 
 
 def test_load_of_another_model_is_refused_with_the_options_that_differ(tmp_path):
@@ -134,8 +173,8 @@ def test_save_into_another_runs_folder_is_refused_and_into_the_loaded_one_is_not
 def test_manifest_of_a_later_format_is_refused(tmp_path):
     checkpoint = _save(tmp_path, _run())
     content = json.loads((checkpoint / "manifest.json").read_text())
-    (checkpoint / "manifest.json").write_text(json.dumps({**content, "format_version": 2}))
-    with pytest.raises(CheckpointError, match="format version 1"):
+    (checkpoint / "manifest.json").write_text(json.dumps({**content, "format_version": 3}))
+    with pytest.raises(CheckpointError, match="format version 2"):
         find_checkpoint(tmp_path)
 
 
@@ -211,9 +250,9 @@ def test_options_that_changed_since_the_checkpoint_are_told(tmp_path):
         "optimizer.lr: 0.001 -> 0.005",
     ]
     assert changed_options(found, _run("--eod-id", "0", "--reset-position-ids", "--eod-mask-loss")) == [
-        "data.eod_id: None -> 0",
-        "data.reset_position_ids: False -> True",
-        "data.eod_mask_loss: False -> True",
+        "data.eod_id: null -> 0",
+        "data.reset_position_ids: false -> true",
+        "data.eod_mask_loss: false -> true",
     ]
     # The decay ends with the run unless something else is said.
     assert changed_options(found, _run("--train-iters", "9", "--lr-decay-iters", "6")) == [

@@ -82,7 +82,7 @@ def test_flag_in_each_spelling_sets_its_option(argv, path, value):
         (["--model-preset", " "], ["--model-preset is text that isn't empty"]),
         (["--save="], ["save is text that isn't empty (leave the option out instead), not ''"]),
         (["--load", ""], ["load is text that isn't empty"]),
-        (["--data-path", "a", ""], ["data_path is text that isn't empty", "['a', '']"]),
+        (["--data-path", "a", ""], ["data_path is text that isn't empty", '["a", ""]']),
         (["--save", "x" * 256], ["at most 4095 bytes, and 255 between two slashes", "characters)"]),
         (["--save", "x/" * 2048], ["at most 4095 bytes"]),
         (["--save", "a\0b"], ["text without null characters"]),

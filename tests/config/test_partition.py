@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_ds.config.partition import counted_layers, even_counts, stage_bounds
+from megatron_ds.config.partition import counted_layers, even_counts, matching_classes, stage_bounds
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,16 @@ def test_stage_bounds_put_embeddings_first_and_the_head_last(counts, bounds):
 
 def test_even_counts_differ_by_one_at_most():
     assert even_counts(7, 3) == [3, 2, 2]
+
+
+@pytest.mark.parametrize(("layers", "counts"), [(3, [1, 1, 1, 0]), (2, [0, 1, 1, 0])])
+def test_even_counts_of_few_layers_leave_out_the_outer_stages(layers, counts):
+    assert even_counts(layers, 4) == counts
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [("transformer", ["ParallelTransformerLayer"]), ("EMBED|head", ["Embedding", "Head"]), ("mlp", [])],
+)
+def test_matching_classes_are_found_in_any_case(pattern, found):
+    assert matching_classes(pattern, ["Embedding", "ParallelTransformerLayer", "Head"]) == found

@@ -22,13 +22,18 @@ BROKEN = {
         ["--pad-vocab-size-to", "501", TP, "2"],
         {},
         2,
-        ["pad_vocab_size_to 501", "tensor_model_parallel_size 2", "same number of rows", "500 or 502"],
+        [
+            "pad_vocab_size_to 501",
+            "tensor_model_parallel_size 2",
+            "same number of rows",
+            "use pad_vocab_size_to 502, or",
+        ],
     ),
     "pad_divisor": (
         ["--pad-vocab-size-to", "500", "--make-vocab-size-divisible-by", "64"],
         {},
         1,
-        ["pad_vocab_size_to 500", "make_vocab_size_divisible_by 64", "448 or 512"],
+        ["pad_vocab_size_to 500", "make_vocab_size_divisible_by 64", "use pad_vocab_size_to 512, or"],
     ),
     "pad_less": (
         ["--pad-vocab-size-to", "256", "--vocab-size", "257"],
@@ -38,7 +43,7 @@ BROKEN = {
     ),
     "layers_1_pp_2": ([PP, "2"], {"num_layers": "1"}, 2, ["1 transformer layer can't fill 2 pipeline stages"]),
     "ranks_6_tp_4": ([TP, "4"], {}, 6, ["6 processes", "TP 4 x PP 1 = 4", "start 4 or 8 processes", "WORLD_SIZE"]),
-    "ranks_1_tp_2": ([TP, "2"], {}, 1, ["1 process can't", "start 2 processes"]),
+    "ranks_1_tp_2": ([TP, "2"], {}, 1, ["1 process can't", "start 2 processes", "from WORLD_SIZE"]),
     "ffn_33_tp_2": ([TP, "2", "--ffn-hidden-size", "33"], {}, 2, ["ffn_hidden_size 33", "parallel_size 2", "32 or 34"]),
     "gbs_5_dp_2": (["--global-batch-size", "5"], {}, 2, ["global batch size 5", "data-parallel size 2 = 2", "4 or 6"]),
     "gbs_1_dp_2": (["--global-batch-size", "1"], {}, 2, ["use 2, or"]),
@@ -139,19 +144,25 @@ BROKEN = {
         [TP, "4", "--num-query-groups", "1", "--kv-channels", "2"],
         {},
         4,
-        ["4 ranks share each of 1 heads", "width 2", "TP of at most 1"],
+        ["4 ranks share a head", "width 2", "TP of at most 1", "kv_channels=2"],
     ),
     "swiglu_width_tp_3": (
         [TP, "3", "--swiglu"],
         {"num_attention_heads": "3", "hidden_size": "36"},
         3,
-        ["8/3 x hidden_size 36 = 64", "parallel_size 3", "--ffn-hidden-size"],
+        ["8/3 x hidden_size 36 = 64", "parallel_size 3", "activation=swiglu", "--ffn-hidden-size"],
     ),
     "rotary_odd": (
         ["--position-embedding-type", "rope", "--rotary-percent", "0.4"],
         {},
         1,
-        ["turn pairs", "0.4 of a head's width 8 is 3", "--rotary-percent"],
+        ["turn pairs", "0.4 of a head's width 8, rounded down, is 3", "hidden_size=32", "--rotary-percent"],
+    ),
+    "rotary_odd_width": (
+        ["--position-embedding-type", "rope", "--kv-channels", "15"],
+        {},
+        1,
+        ["1.0 of a head's width 15", "kv_channels=15", "from --kv-channels"],
     ),
     "rotary_without_rope": (
         ["--rotary-base", "500"],
@@ -234,7 +245,65 @@ BROKEN = {
         3,
         ["stage 1 (counted from 0) without a layer", "layers:2,1,1"],
     ),
-    "partition_regex": (["--pp-partition-method", "type:("], {}, 1, ["no regular expression"]),
+    "partition_regex": (["--pp-partition-method", "type:("], {}, 1, ["no regular expression", "type:transformer"]),
+    "partition_no_layer": (
+        ["--pp-partition-method", "type:mlp", PP, "2"],
+        {},
+        2,
+        ["'type:mlp' matches no layer", "ParallelTransformerLayer", "type:transformer is the usual one"],
+    ),
+    "partition_few_layers": (
+        ["--pp-partition-method", "layers:0,1,0,0", PP, "4"],
+        {"num_layers": "1"},
+        4,
+        [
+            "1 transformer layer can't fill 4 pipeline stages",
+            "the first and the last",
+            "at most 3, or at least 2 layers",
+        ],
+    ),
+    "layers_2_pp_4": (
+        [PP, "4"],
+        {},
+        4,
+        [
+            "2 transformer layers can't fill 4",
+            "at most 2, or at least 4 layers",
+            "--pp-partition-method layers:0,1,1,0",
+        ],
+    ),
+    "partition_sum_of_few": (
+        ["--pp-partition-method", "layers:0,1,1,0", PP, "4"],
+        {"num_layers": "3"},
+        4,
+        ["0 + 1 + 1 + 0 = 2 transformer layers, and the model has 3", "layers:1,1,1,0"],
+    ),
+    "seq_and_positions": (
+        [TP, "2", "--sequence-parallel", "--max-position-embeddings", "15"],
+        {"seq_length": "15"},
+        2,
+        ["seq_length 15 is not a multiple", "use seq_length 14, or another"],
+    ),
+    "hidden_30_rope": (
+        ["--position-embedding-type", "rope"],
+        {"hidden_size": "30"},
+        1,
+        # 28 would give heads of 7, whose numbers don't pair up.
+        ["hidden_size 30 is not a multiple", "use hidden_size 24 or 32, or another"],
+    ),
+    "heads_4_groups_3_none": (["--num-query-groups", "3"], {}, 1, ["use another num_query_groups"]),
+    "pad_258_tp_4": (
+        ["--pad-vocab-size-to", "258", "--vocab-size", "257", TP, "4"],
+        {},
+        4,
+        ["pad_vocab_size_to 258 is not a multiple", "use pad_vocab_size_to 260, or another"],
+    ),
+    "pad_256_tp_4": (
+        ["--pad-vocab-size-to", "256", "--vocab-size", "257", TP, "4"],
+        {},
+        4,
+        ["less than the vocabulary of 257 ids", "use 260 or a larger multiple of 4, or leave"],
+    ),
 }
 
 
@@ -282,6 +351,9 @@ def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, p
         (["--checkpoint-activations", "--recompute-granularity", "full", "--distribute-saved-activations"], {}, 1),
         (["--pp-partition-method", "layers:0,3,1", PP, "3"], {"num_layers": "4"}, 3),
         (["--pp-partition-method", "Layers: 3, 1", PP, "2"], {"num_layers": "4"}, 2),
+        (["--pp-partition-method", "layers:0,1,2,0", PP, "4"], {"num_layers": "3"}, 4),
+        (["--pp-partition-method", "layers:0,1", PP, "2"], {"num_layers": "1"}, 2),
+        (["--pp-partition-method", "TYPE:LayerNorm", PP, "2"], {}, 2),
         (["--recompute-granularity", "full", "--recompute-method", "block", "--recompute-num-layers", "2"], {}, 1),
     ],
 )

@@ -67,6 +67,9 @@ def test_stages_of_embeddings_finish(num_layers: int, stages: int, precision: st
         (Case(pp=2, zero=1, recompute=True), "layers:4,0", [0, 6, 8]),
         (Case(tp=2, pp=2, zero=1, micro_batch_size=2), "layers:3,1", [0, 5, 8]),
         (Case(pp=4, zero=1, precision="bf16"), "layers:0,3,1,0", [0, 2, 5, 6, 8]),
+        # Fewer layers than stages: the outer ones have the embeddings and the head.
+        (Case(pp=4, zero=1, num_layers=3), "layers:0,1,2,0", [0, 2, 3, 5, 7]),
+        (Case(pp=2, zero=1, num_layers=1, recompute=True), "layers:0,1", [0, 2, 5]),
         (Case(pp=2, zero=1), "uniform", [0, 4, 8]),
         (Case(pp=2, zero=1), "parameters", [0, 4, 8]),
     ],

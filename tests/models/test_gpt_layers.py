@@ -10,6 +10,7 @@ import torch
 from megatron_ds.config import resolve
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.config.files import presets_folder
+from megatron_ds.config.partition import LAYER_CLASSES
 from megatron_ds.models import GptLoss, SequentialModel, gpt_layers, initialize_weights, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec, Topology
 
@@ -66,6 +67,18 @@ def test_gpt3_175b_has_the_published_size():
         "test",
     ).run
     assert _numel(whole_model_specs(partial(gpt_layers, run.model))) == GPT3_175B_PARAMETERS == 174_604_259_328
+
+
+def test_gpt_layers_classes_are_those_that_a_partition_method_is_checked_against():
+    variants = (
+        {},
+        {"position_embedding_type": "rope", "normalization": "RMSNorm", "untie_embeddings_and_output_weights": True},
+        {"embed_layernorm": True, "prefix_lm": True},
+    )
+    mpu = ModelParallelUnit.offline(Topology(), device="meta")
+    found = [{layer.module_type.__name__ for layer in gpt_layers(_tiny(**options), mpu)} for options in variants]
+    assert found[0] == {"VocabParallelEmbedding", "PositionEmbedding", "ParallelTransformerLayer", "LayerNorm"}
+    assert set().union(*found) == set(LAYER_CLASSES)
 
 
 def test_gpt_layers_names_are_the_canonical_ones():

@@ -1,4 +1,4 @@
-"""The rules of saving and loading that involve more than one option."""
+"""Rules about saving and loading."""
 
 from __future__ import annotations
 
@@ -41,6 +41,3 @@ def fresh_start_has_a_folder(settings: Settings) -> Iterator[Problem]:
             settings.sources("checkpoint.allow_fresh_start"),
             "give --load FOLDER, or leave --allow-fresh-start out",
         )
-
-
-CHECKPOINT_RULES = (saves_have_a_folder, kept_multiples_are_exceptions, fresh_start_has_a_folder)

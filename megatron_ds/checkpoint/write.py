@@ -1,0 +1,189 @@
+"""Checkpoints that tools write: a layer at a time, for any tensor-parallel size. `parameter_files` reads them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megatron_ds.checkpoint.deepspeed_files import layer_file
+from megatron_ds.checkpoint.find import LATEST, point_latest_at
+from megatron_ds.checkpoint.hashed_file import FileRecord, HashedFile
+from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Layout, Manifest
+from megatron_ds.checkpoint.names import Names
+from megatron_ds.checkpoint.parameter_files import parameter_file
+from megatron_ds.checkpoint.weights import ModelWeights, layer_owners, model_specs
+from megatron_ds.checkpoint.zero_pieces import STATES, Kind
+from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.config.partition import even_counts, stage_bounds
+from megatron_ds.errors import CheckpointError, Problem
+from megatron_ds.models.dtypes import COMPUTE_DTYPES
+from megatron_ds.mpu import ShardSpec, Topology
+
+# From the numbers of the layers to the same numbers, telling someone how far it is.
+Watch = Callable[[Iterable[int]], Iterable[int]]
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What a checkpoint holds besides weights.
+
+    Attributes:
+        read: a whole state of a parameter: ``fp32``, ``exp_avg`` or ``exp_avg_sq``.
+        progress: step, skipped_steps and consumed_samples.
+        training_order: see `Manifest`.
+        loss_scaler: see `Manifest`.
+    """
+
+    read: Callable[[str, Kind], Tensor]
+    progress: dict[str, int]
+    training_order: dict[str, Any] = field(default_factory=dict)
+    loss_scaler: dict[str, float] = field(default_factory=dict)
+
+
+def write_checkpoint(
+    output: Path,
+    weights: ModelWeights,
+    *,
+    options: Mapping[str, Any],
+    precision: str,
+    tp_size: int = 1,
+    pp_size: int = 1,
+    state: TrainingState | None = None,
+    watch: Watch = iter,
+) -> Path:
+    """Writes a checkpoint that any layout can load.
+
+    Args:
+        output: folder of a run to be; it must not hold one yet.
+        weights: the model.
+        options: every option of the run that trained it, by block; may be empty.
+        precision: ``fp32``, ``bf16`` or ``fp16``: the dtype that weights are written in.
+        tp_size: tensor-parallel ranks that the files with weights are cut for.
+        pp_size: pipeline stages that the manifest tells of; the files are by layer, whatever their number.
+        state: the optimizer's; None for weights only.
+        watch: goes over the layers' numbers, to show progress.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        CheckpointError: `output` holds a run already, can't be written to, or the model can't be cut so.
+    """
+    if (output / LATEST).exists() or list(output.glob(f"*/{MANIFEST_NAME}")):
+        advice = "give another folder to --output"
+        raise CheckpointError(Problem(f"{output} already holds checkpoints", advice=advice))
+    if problems := _cut_problems(weights.model, tp_size, pp_size):
+        raise CheckpointError(problems)
+    manifest = _manifest(weights, options, precision, (tp_size, pp_size), state)
+    folder = output / f"global_step{manifest.progress['step']}"
+    try:
+        # Of an attempt that was cut short.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        files: dict[str, FileRecord] = {}
+        names = Names(manifest)
+        specs = {name: ShardSpec.from_json(spec) for name, spec in manifest.parameters.items()}
+        for layer in watch(range(len(manifest.layers))):
+            own = {names.suffix(name): name for name in names.of_layer(layer)}
+            files |= _write_layer(folder, layer, own, weights, specs, precision, tp_size)
+            if state is not None:
+                files |= _write_state(folder, own.values(), state)
+        recorded = {name: asdict(record) for name, record in files.items()}
+        Manifest(**{**vars(manifest), "files": recorded}).write(folder)
+        point_latest_at(output, folder.name)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise CheckpointError(
+            Problem(f"{error.filename or folder} can't be written: {error.strerror}", advice="see that there is room")
+        ) from error
+    return folder
+
+
+def _write_layer(
+    folder: Path,
+    layer: int,
+    own: Mapping[str, str],
+    weights: ModelWeights,
+    specs: Mapping[str, ShardSpec],
+    precision: str,
+    tp_size: int,
+) -> dict[str, FileRecord]:
+    """Writes a layer's weights for each tensor-parallel rank; nothing where the layer has none of its own."""
+    if not own:
+        return {}
+    whole = {suffix: weights.read(name).to(COMPUTE_DTYPES[precision]) for suffix, name in own.items()}
+    files = {}
+    for rank in range(tp_size):
+        shards = {suffix: specs[own[suffix]].shard(tensor, rank, tp_size) for suffix, tensor in whole.items()}
+        files[layer_file(layer, rank)] = _save(folder / layer_file(layer, rank), shards)
+    return files
+
+
+def _write_state(folder: Path, names: Iterable[str], state: TrainingState) -> dict[str, FileRecord]:
+    files = {}
+    for name in names:
+        for kind in STATES:
+            file = parameter_file(name, kind)
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            files[file] = _save(folder / file, {"param": state.read(name, kind)})
+    return files
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
+    with HashedFile(path) as file:
+        # Clones, because a view would bring all of the memory that it is a view of.
+        own = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+        torch.save(own, file)  # type: ignore[arg-type]
+        return file.complete()
+
+
+def _manifest(
+    weights: ModelWeights,
+    options: Mapping[str, Any],
+    precision: str,
+    sizes: tuple[int, int],
+    state: TrainingState | None,
+) -> Manifest:
+    tp_size, pp_size = sizes
+    specs = model_specs(weights.model, Topology(tp_size, pp_size))
+    layers = layer_owners(weights.model)
+    is_transformer_layer = [layer.startswith("layers.") for layer in layers]
+    bounds = stage_bounds(is_transformer_layer, even_counts(weights.model.num_layers, pp_size))
+    return Manifest(
+        progress=state.progress if state else {"step": 0, "skipped_steps": 0, "consumed_samples": 0},
+        layout=Layout(tp_size, pp_size, 1, 0, precision),
+        model=weights.model.model_dump(),
+        parameters={name: spec.to_json() for name, spec in specs.items()},
+        options={**options, "model": weights.model.model_dump()},
+        training_order=state.training_order if state else {},
+        layers=layers,
+        stages=[list(stage) for stage in pairwise(bounds)],
+        kind="parameters",
+        has_optimizer=state is not None,
+        loss_scaler=state.loss_scaler if state else {},
+    )
+
+
+def _cut_problems(model: ModelConfig, tp_size: int, pp_size: int) -> list[Problem]:
+    """Why a model can't be cut for so many ranks."""
+    groups = model.num_kv_heads
+    counts = {"num_attention_heads": model.num_attention_heads, "ffn_hidden_size": model.ffn_size}
+    problems = [
+        Problem(f"{name} {count} is not a multiple of the tensor-parallel size {tp_size}")
+        for name, count in counts.items()
+        if count % tp_size
+    ]
+    if groups % tp_size and tp_size % groups:
+        problems.append(
+            Problem(f"num_query_groups {groups} and the tensor-parallel size {tp_size}: neither divides the other")
+        )
+    if pp_size > model.num_layers:
+        problems.append(Problem(f"{model.num_layers} layers are fewer than {pp_size} pipeline stages"))
+    return problems
