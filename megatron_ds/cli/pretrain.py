@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems
+from megatron_ds.checkpoint.run_lock import run_lock
 from megatron_ds.cli.errors import report_before_launch, run_or_exit
 from megatron_ds.cli.preflight import preflight
-from megatron_ds.config import collect, describe, describe_draft, draft
-from megatron_ds.errors import MegatronDsError
+from megatron_ds.config import ResolvedRun, collect, describe, describe_draft, draft
+from megatron_ds.errors import ConfigError, MegatronDsError
 from megatron_ds.utils.logging import logger, set_up_logging
 
 
@@ -35,12 +39,34 @@ def _pretrain(argv: Sequence[str]) -> None:
         return
     for note in resolved.notes:
         logger.info(note)
-    # Torch and DeepSpeed take seconds to import, so everything above does without them.
-    from megatron_ds.engine.failure import failing_together
-    from megatron_ds.training.pretrain import pretrain
+    with _folder_of(resolved, found):
+        # Torch and DeepSpeed take seconds to import, so everything above does without them.
+        from megatron_ds.engine.failure import failing_together
+        from megatron_ds.training.pretrain import pretrain
 
-    with failing_together():
-        pretrain(resolved, found)
+        with failing_together():
+            pretrain(resolved, found)
+
+
+@contextmanager
+def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator[None]:
+    """Keeps other runs out of the folder of ``--save``; the run's first process does that for all of them."""
+    run, origins = resolved.run, resolved.origins
+    if run.checkpoint.save is None or os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(run_lock(Path(run.checkpoint.save), origins["checkpoint.save"]))
+            # Another run may have come and gone since the first look.
+            found_now, problems = checkpoint_problems(run, origins)
+            if problems:
+                raise ConfigError(problems)
+            if found_now is not None and found is not None and found_now.tag != found.tag:
+                raise ConfigError(f"{found.folder} has a newer checkpoint than a moment ago: start again")
+        except MegatronDsError as error:
+            report_before_launch(error)
+        yield
 
 
 def _print_what_is_known(argv: Sequence[str]) -> None:

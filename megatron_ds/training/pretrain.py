@@ -76,21 +76,13 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
             logger.info("%s", line)
 
     order = TrainingOrder.of(run) if mpu.global_rank == 0 else None
-    saver = CheckpointSaver(run, specs, engine, mpu, layers(mpu), order, _saved_step(run, found))
+    saver = CheckpointSaver(run, specs, engine, mpu, layers(mpu), order)
     reporter = Reporter(run, mpu.global_rank, joined.device, engine.progress)
     with StopSignals(announce=mpu.global_rank == 0) as signals, reporter, saver:
         agreement = Agreement(joined.store, mpu.global_rank, run.world_size)
         stop = Stopping(run.checkpoint, start, signals, lambda: saver.has_failed, agreement)
         train(run, engine, datasets, mpu, reporter, saver, stop)
     stop_distributed()
-
-
-def _saved_step(run: RunConfig, found: FoundCheckpoint | None) -> int | None:
-    """The step that the folder of ``--save`` already has: that of the checkpoint loaded from there."""
-    save = run.checkpoint.save
-    if found is None or save is None or found.folder.resolve() != Path(save).resolve():
-        return None
-    return found.manifest.progress["step"]
 
 
 def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress) -> None:
