@@ -149,11 +149,11 @@ def _take(line: CommandLine, flag: str, values: list[str]) -> None:
     elif flag in TEXT_FLAGS and values:
         _take_text(line, flag, values[0])
     elif flag in TEXT_FLAGS:
-        line.problems.append(Problem(f"{flag} needs a value"))
+        line.problems.append(Problem(f"{flag} needs a value", advice=TEXT_FLAGS[flag]))
     elif flag in SWITCHES and not values:
         line.switches.add(flag)
     elif flag in SWITCHES or flag in _value_switches():
-        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}"))
+        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}", advice=f"write {flag} alone"))
     else:
         line.problems.append(_unknown_flag(flag))
 
@@ -165,7 +165,8 @@ def _unknown_flag(flag: str) -> Problem:
     if advice is not None:
         return Problem(f"{flag} is an option of Megatron or its forks that this project has not", advice=advice)
     known = (*_flags(), *_value_switches(), *TEXT_FLAGS, *SWITCHES)
-    return Problem(f"unknown option {flag}{did_you_mean(flag, known)}")
+    guess = did_you_mean(flag, known)
+    return Problem(f"unknown option {flag}{guess}", advice="" if guess else "--help lists all options")
 
 
 def _take_text(line: CommandLine, flag: str, text: str) -> None:
