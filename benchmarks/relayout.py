@@ -23,7 +23,7 @@ import torch
 from benchmarks.tiny_run import MODELS, Case, TinyRun
 from megatron_ds.checkpoint.reader import CheckpointReader, open_checkpoint
 from megatron_ds.checkpoint.zero_pieces import MOMENTS, STATES
-from tests.dist.pool import run_ranks
+from tests.dist.pool import Device, run_ranks
 
 STOP, STEPS = 2, 5
 
@@ -101,7 +101,7 @@ class Change:
 def _go_on(tiny: TinyRun, folder: Path) -> tuple[dict[str, Any], list[float], list[float]]:
     results = [tiny.train_step(step) for step in range(STOP, STOP + STEPS)]
     tiny.save(folder / "end")
-    facts = {**tiny.facts(), "step": tiny.engine.progress.step}
+    facts = {**tiny.facts(), "step": tiny.engine.progress.step, "loss_scales": [each.loss_scale for each in results]}
     return facts, [float(result.loss) for result in results], [result.grad_norm for result in results]
 
 
@@ -122,20 +122,21 @@ def go_on(case: Case, folder: Path, again: Path) -> tuple[dict[str, Any], list[f
     return _go_on(tiny, again)
 
 
-def straight_part(case: Case, folder: Path) -> Part:
+def straight_part(case: Case, folder: Path, device: Device = "cpu") -> Part:
     """The run at its own layout."""
-    return Part(folder, *run_ranks(case.world_size, train, case=case, folder=folder)[0])
+    return Part(folder, *run_ranks(case.world_size, train, device=device, case=case, folder=folder)[0])
 
 
-def compare(straight: Part, after: Case, folder: Path) -> Change:
+def compare(straight: Part, after: Case, folder: Path, device: Device = "cpu") -> Change:
     """Lets a run go on at the layout of `after`.
 
     Args:
         straight: the run.
         after: the other layout.
         folder: an empty one.
+        device: where both run.
     """
-    results = run_ranks(after.world_size, go_on, case=after, folder=straight.folder, again=folder)
+    results = run_ranks(after.world_size, go_on, device=device, case=after, folder=straight.folder, again=folder)
     moved = Part(folder, *results[0])
     first, second = open_checkpoint(straight.folder), open_checkpoint(folder)
     ends = open_checkpoint(straight.folder / "end"), open_checkpoint(folder / "end")

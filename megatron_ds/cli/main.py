@@ -35,11 +35,18 @@ def _checkpoint(argv: Sequence[str]) -> None:
     checkpoint_tools.main(argv)
 
 
+def _generate(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import generate
+
+    generate.main(argv)
+
+
 _COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
     "preprocess": (_preprocess, "turn texts into token files for training"),
     "merge-data": (_merge_data, "join token files into one pair"),
     "data": (_data, "inspect token files, show a step's samples, build sample indices"),
     "checkpoint": (_checkpoint, "inspect, verify, compare, merge and convert checkpoints"),
+    "generate": (_generate, "go on with prompts, with a checkpoint's model"),
 }
 
 
@@ -51,6 +58,8 @@ def main() -> None:
 
 def _run() -> None:
     words = [_with_dashes(word) for word in sys.argv[1:]]
+    if words and words[0].startswith("--local-rank="):
+        del words[0]  # DeepSpeed's launcher writes it before all others; ranks come from the environment
     if words and words[0] in _COMMANDS:
         command, _ = _COMMANDS[words[0]]
         command(words[1:])
