@@ -12,7 +12,7 @@ from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems
 from megatron_ds.checkpoint.run_lock import run_lock
 from megatron_ds.cli.errors import report_before_launch, run_or_exit
 from megatron_ds.cli.preflight import preflight
-from megatron_ds.config import ResolvedRun, describe
+from megatron_ds.config import ResolvedRun, collect, describe, describe_draft, draft
 from megatron_ds.errors import ConfigError, MegatronDsError
 from megatron_ds.utils.logging import logger, set_up_logging
 
@@ -32,12 +32,13 @@ def _pretrain(argv: Sequence[str]) -> None:
     try:
         resolved, found = preflight(argv, os.environ)
     except MegatronDsError as error:
+        _print_what_is_known(argv)
         report_before_launch(error)
-    for note in resolved.notes:
-        logger.info(note)
     if resolved.print_config:
         logger.info(describe(resolved))
         return
+    for note in resolved.notes:
+        logger.info(note)
     with _folder_of(resolved, found):
         # Torch and DeepSpeed take seconds to import, so everything above does without them.
         from megatron_ds.engine.failure import failing_together
@@ -66,6 +67,14 @@ def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator
         except MegatronDsError as error:
             report_before_launch(error)
         yield
+
+
+def _print_what_is_known(argv: Sequence[str]) -> None:
+    """What ``--print-config`` can tell of a run that has problems, of its options or others."""
+    known = draft(argv, os.environ)
+    if known.print_config:
+        resolved, problems = collect(argv, os.environ)
+        logger.info("%s\n", describe_draft(known) if resolved is None or problems else describe(resolved))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from megatron_ds.config.deepspeed_keys import (
 )
 from megatron_ds.config.deepspeed_kinds import COUNT, POSITIVE
 from megatron_ds.config.files import ConfigFile
-from megatron_ds.config.settings import Given, did_you_mean, wrong_value
+from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
+from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import Problem, Source
 
 AUTO = "auto"
@@ -159,7 +160,7 @@ def _claim_value(result: DeepSpeedFile, key: str, path: str, value: Any) -> None
         result.claims.append(Claim(path, Given(convert_json(all_options()[path], value), origin)))
     except ValueError as error:
         result.failed.add(path)
-        result.problems.append(wrong_value(key, value, origin, str(error)))
+        result.problems.append(wrong_option_value(all_options()[path], value, origin, error, key))
 
 
 def _read_scale_power(result: DeepSpeedFile, content: Mapping[str, Any]) -> None:
