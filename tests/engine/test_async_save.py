@@ -37,7 +37,7 @@ def _hold_files_until(released: threading.Event) -> None:
     HashedFile.write = waiting  # type: ignore[method-assign]
 
 
-def _save_while_training(case: Case, folder: Path) -> bool:
+def save_while_training(case: Case, folder: Path) -> bool:
     """Saves step 1, trains two more steps while nothing of it is written, and lets it be written."""
     run = SavingRun(case, folder)
     released = threading.Event()
@@ -65,18 +65,24 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other) or vars(one) == vars(other)
 
 
+def assert_same_files(one: Path, other: Path) -> None:
+    """Asserts that two runs have saved the same states in their first step."""
+    names = {path.name for path in (one / "global_step1").glob("*.pt")}
+    assert names
+    assert names == {path.name for path in (other / "global_step1").glob("*.pt")}
+    for name in names:
+        states = [
+            torch.load(run / "global_step1" / name, map_location="cpu", weights_only=False) for run in (one, other)
+        ]
+        assert _same(*states), name
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"tp{case.tp}pp{case.pp}dp{case.dp}z{case.zero}")
 def test_files_written_while_training_goes_on_are_those_of_a_save_that_waits(case: Case, tmp_path: Path) -> None:
     background = Case(**{**vars(case), "more": ASYNC})
-    assert run_ranks(case.world_size, _save_while_training, case=case, folder=tmp_path / "waits") == [True] * 2
-    assert run_ranks(2, _save_while_training, case=background, folder=tmp_path / "goes_on") == [False] * 2
-    names = {path.name for path in (tmp_path / "waits" / "global_step1").glob("*.pt")}
-    assert names == {path.name for path in (tmp_path / "goes_on" / "global_step1").glob("*.pt")}
-    for name in names:
-        one, other = (
-            torch.load(tmp_path / way / "global_step1" / name, weights_only=False) for way in ("waits", "goes_on")
-        )
-        assert _same(one, other), name
+    assert run_ranks(case.world_size, save_while_training, case=case, folder=tmp_path / "waits") == [True] * 2
+    assert run_ranks(2, save_while_training, case=background, folder=tmp_path / "goes_on") == [False] * 2
+    assert_same_files(tmp_path / "waits", tmp_path / "goes_on")
 
 
 def _save_two_in_a_row(case: Case, folder: Path) -> tuple[bool, bool]:
