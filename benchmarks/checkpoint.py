@@ -2,8 +2,8 @@
 
     python -m benchmarks.checkpoint [--hidden-size 512] [--num-layers 8] [--repeats 5] [--folder DIR] [--device cuda]
 
-For ZeRO-1 and ZeRO-3 on 1 and 2 processes (fp32 on the CPU by default), prints a JSON line for each way of writing, with
-medians after one save that is not counted, of the slowest process:
+For ZeRO-1 and ZeRO-3 on 1 and 2 processes (fp32 on the CPU by default), prints a JSON line for each way of writing,
+with medians after one save that is not counted, of the slowest process:
 
 - `save`: our checkpoint, hashed and on disk when the call returns;
 - `async_save`: `stall_seconds` is what the call takes; then the same number of training steps is timed with
