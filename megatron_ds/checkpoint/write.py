@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,8 @@ from megatron_ds.config.partition import even_counts, stage_bounds
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ShardSpec, Topology
+
+_THREADS = 4
 
 # From the numbers of the layers to the same numbers, telling someone how far it is.
 Watch = Callable[[Iterable[int]], Iterable[int]]
@@ -90,11 +93,15 @@ def write_checkpoint(
         files: dict[str, FileRecord] = {}
         names = Names(manifest)
         specs = {name: ShardSpec.from_json(spec) for name, spec in manifest.parameters.items()}
-        for layer in watch(range(len(manifest.layers))):
-            own = {names.suffix(name): name for name in names.of_layer(layer)}
-            files |= _write_layer(folder, layer, own, weights, specs, precision, tp_size)
-            if state is not None:
-                files |= _write_state(folder, own.values(), state)
+        # Disk, hash and copies overlap; more threads would only hold more of a layer in memory.
+        with ThreadPoolExecutor(_THREADS, "writing") as pool:
+            for layer in watch(range(len(manifest.layers))):
+                own = {names.suffix(name): name for name in names.of_layer(layer)}
+                jobs = [pool.submit(_write_layer, folder, layer, own, weights, specs, precision, tp_size)]
+                if state is not None:
+                    jobs += [pool.submit(_write_state, folder, name, state) for name in own.values()]
+                for job in jobs:
+                    files |= job.result()
         recorded = {name: asdict(record) for name, record in files.items()}
         Manifest(**{**vars(manifest), "files": recorded}).write(folder)
         point_latest_at(output, folder.name)
@@ -126,13 +133,13 @@ def _write_layer(
     return files
 
 
-def _write_state(folder: Path, names: Iterable[str], state: TrainingState) -> dict[str, FileRecord]:
+def _write_state(folder: Path, name: str, state: TrainingState) -> dict[str, FileRecord]:
+    """Writes the states of one parameter."""
     files = {}
-    for name in names:
-        for kind in STATES:
-            file = parameter_file(name, kind)
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            files[file] = _save(folder / file, {"param": state.read(name, kind)})
+    for kind in STATES:
+        file = parameter_file(name, kind)
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        files[file] = _save(folder / file, {"param": state.read(name, kind)})
     return files
 
 
