@@ -16,6 +16,7 @@ from megatron_ds.errors import CheckpointError, Problem, Source
 from megatron_ds.utils.text import value_text
 
 LATEST = "latest"
+_OTHERWISE = {"--load": ", or add --allow-fresh-start to begin at step 0 when nothing is found"}
 
 # Model options that neither change the shape of a weight nor what it means.
 _FREE_ON_RESUME = {
@@ -47,28 +48,29 @@ class FoundCheckpoint:
     manifest: Manifest
 
 
-def find_checkpoint(folder: Path, step: int | None = None) -> FoundCheckpoint:
+def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load") -> FoundCheckpoint:
     """The checkpoint that `folder`'s tracker file ``latest`` names, or that of a step.
 
     Args:
         folder: of a run, or of one checkpoint inside it.
         step: whose checkpoint; the one that ``latest`` names by default.
+        option: which one the user gave the folder with, for messages.
 
     Raises:
         CheckpointError: there is none, or it is not whole. Says which file is missing.
     """
     if not folder.is_dir():
-        raise CheckpointError(Problem(f"there is no folder {folder}", advice="check the path given to --load"))
+        raise CheckpointError(Problem(f"there is no folder {folder}", advice=f"check the path given to {option}"))
     if step is not None:
-        return _opened(folder, f"global_step{step}", "--load-step names", "name a step that is there")
+        return _opened(folder, f"global_step{step}", f"step {step} is", "name a step that is there")
     if (folder / MANIFEST_NAME).is_file():
-        return _opened(folder.absolute().parent, folder.absolute().name, "--load names", "name another checkpoint")
+        return _opened(folder.absolute().parent, folder.absolute().name, f"{option} names", "name another checkpoint")
     tracker = folder / LATEST
     if not tracker.is_file():
         raise CheckpointError(
             Problem(
                 f"{folder} holds no checkpoint: it has no file named {LATEST}{_tags_hint(folder)}",
-                advice="check --load, or add --allow-fresh-start to begin at step 0 when nothing is found",
+                advice=f"check the path given to {option}" + _OTHERWISE.get(option, ""),
             )
         )
     advice = f"write the name of a whole checkpoint into {tracker}"

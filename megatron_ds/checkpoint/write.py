@@ -138,10 +138,14 @@ def _write_state(folder: Path, names: Iterable[str], state: TrainingState) -> di
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     with HashedFile(path) as file:
-        # Clones, because a view would bring all of the memory that it is a view of.
-        own = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-        torch.save(own, file)  # type: ignore[arg-type]
+        torch.save({name: _alone(tensor) for name, tensor in tensors.items()}, file)  # type: ignore[arg-type]
         return file.complete()
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """A tensor without the rest of the memory that it may be a view of: PyTorch would save all of it."""
+    is_whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return tensor if is_whole else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _manifest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatron_ds.config.catalog import all_options, block_classes, check_text, convert_json
@@ -98,7 +98,8 @@ def _unknown_option(block: str, key: str, label: str) -> Problem:
     hint = _hint(key)
     if hint is None:
         siblings = [option.name for option in all_options().values() if option.block == block]
-        return Problem(f"unknown key {label}.{key}{did_you_mean(key, siblings)}")
+        guess = did_you_mean(key, siblings)
+        return Problem(f"unknown key {label}.{key}{guess}", advice="" if guess else "docs/config.md lists all options")
     return Problem(f"unknown key {label}.{key}", advice=hint)
 
 
@@ -162,7 +163,11 @@ def read_preset(preset: Given) -> tuple[dict[str, Given], list[Problem], str]:
     origin = f"preset {file.label.removesuffix('.json')}"
     options = {path: Given(given.value, origin) for path, given in block.options.items()}
     problems = [
-        Problem(f"{file.label}: {problem.message}", tuple(_in_file(s, file.label) for s in problem.sources))
+        replace(
+            problem,
+            message=f"{file.label}: {problem.message}",
+            sources=tuple(_in_file(source, file.label) for source in problem.sources),
+        )
         for problem in block.problems
     ]
     return options, problems, file.note

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,7 +11,7 @@ from megatron_ds.config.other_names import advice_for, renamed
 from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
 from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import Problem, Source
-from megatron_ds.utils.text import counted, value_text
+from megatron_ds.utils.text import counted
 
 TEXT_FLAGS = {
     "--deepspeed-config": "DeepSpeed JSON, with or without a `megatron_ds` block: a file, or the name of one of ours.",
@@ -149,11 +147,11 @@ def _take(line: CommandLine, flag: str, values: list[str]) -> None:
     elif flag in TEXT_FLAGS and values:
         _take_text(line, flag, values[0])
     elif flag in TEXT_FLAGS:
-        line.problems.append(Problem(f"{flag} needs a value"))
+        line.problems.append(Problem(f"{flag} needs a value", advice=TEXT_FLAGS[flag]))
     elif flag in SWITCHES and not values:
         line.switches.add(flag)
     elif flag in SWITCHES or flag in _value_switches():
-        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}"))
+        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}", advice=f"write {flag} alone"))
     else:
         line.problems.append(_unknown_flag(flag))
 
@@ -165,7 +163,8 @@ def _unknown_flag(flag: str) -> Problem:
     if advice is not None:
         return Problem(f"{flag} is an option of Megatron or its forks that this project has not", advice=advice)
     known = (*_flags(), *_value_switches(), *TEXT_FLAGS, *SWITCHES)
-    return Problem(f"unknown option {flag}{did_you_mean(flag, known)}")
+    guess = did_you_mean(flag, known)
+    return Problem(f"unknown option {flag}{guess}", advice="" if guess else "--help lists all options")
 
 
 def _take_text(line: CommandLine, flag: str, text: str) -> None:
@@ -232,43 +231,3 @@ def no_groups_problem(origin: str) -> Problem:
         (Source("num_query_groups", "null", origin),),
         "give --num-query-groups N; 1 is what Megatron would take",
     )
-
-
-def help_text(program: str) -> str:
-    """The text of ``--help``: every flag, grouped by block.
-
-    Args:
-        program: name of the program.
-
-    Returns:
-        Text for a terminal, as wide as the terminal allows.
-    """
-    width = min(shutil.get_terminal_size().columns, 120)
-    parts = [f"usage: {program} [--deepspeed_config FILE] [--config FILE] [options]\n"]
-    parts += ["general options"] + [_help_entry(f"{flag} VALUE", text, width) for flag, text in TEXT_FLAGS.items()]
-    parts += [_help_entry(flag, text, width) for flag, text in SWITCHES.items()]
-    block = ""
-    for option in all_options().values():
-        if option.block != block:
-            block = option.block
-            parts.append(f"\n{block} options (JSON: megatron_ds.{block}.…)")
-        parts.append(_help_entry(_usage(option), option.help + _default_note(option), width))
-    return "\n".join(parts)
-
-
-def _usage(option: Option) -> str:
-    values = {"bool": "", "list": " VALUE …", "int": " N", "float": " X", "str": " TEXT"}
-    value = values[option.kind]
-    if option.choices:
-        value = " {" + ",".join(str(choice) for choice in option.choices) + "}"
-    return ", ".join((", ".join((option.flag, *option.aliases)) + value, *option.switches))
-
-
-def _default_note(option: Option) -> str:
-    if option.required:
-        return " (required)"
-    return "" if option.default in (None, False, []) else f" (default: {value_text(option.default)})"
-
-
-def _help_entry(usage: str, text: str, width: int) -> str:
-    return f"  {usage}\n" + textwrap.fill(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6)

@@ -12,7 +12,8 @@ from megatron_ds.config.catalog import all_options, block_classes, convert_json
 from megatron_ds.config.deepspeed_final import deepspeed_config
 from megatron_ds.config.deepspeed_reader import DeepSpeedFile, read_deepspeed_keys
 from megatron_ds.config.files import read_block_file, read_deepspeed_config
-from megatron_ds.config.flags import CommandLine, help_text, no_groups_problem, no_pipeline_problem, parse_command_line
+from megatron_ds.config.flags import CommandLine, no_groups_problem, no_pipeline_problem, parse_command_line
+from megatron_ds.config.help import help_text
 from megatron_ds.config.idle import idle_notes
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.notes import auto_notes, preset_notes

@@ -211,11 +211,11 @@ def build_indices(plans: Iterable[PlannedBlend], cache_path: str | None) -> int:
         cache = IndexCache(cache_folder(key.prefix, cache_path))
         if cache.load(key, verify=True) is None:
             logger.info(
-                "building the sample index of %s (%s: %d documents, %d epochs)",
+                "building the sample index of %s (%s: %s, %s)",
                 key.prefix,
                 key.split,
-                part.num_documents,
-                key.num_epochs,
+                counted(part.num_documents, "document"),
+                counted(key.num_epochs, "epoch"),
             )
             cache.store(key, _build(part, key))
             num_built += 1

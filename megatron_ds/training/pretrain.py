@@ -170,11 +170,11 @@ def _say_what_runs(
     sequence = ", sequence-parallel" if mpu.sequence_parallel else ""
     logger.info("layout: %s%s on %s", Layout.of(run), sequence, counted(run.world_size, "process", "processes"))
     logger.info(
-        "batch: %d micro x %d accumulated x %d data-parallel = %d samples of %d tokens",
+        "batch: %d micro x %d accumulated x %d data-parallel = %s of %d tokens",
         run.training.micro_batch_size,
         run.num_micro_batches,
         run.dp_size,
-        run.global_batch_size,
+        counted(run.global_batch_size, "sample"),
         run.model.seq_length,
     )
     logger.info("%s", ", ".join(f"{key} {value}" for key, value in engine.facts().items()))

@@ -111,6 +111,24 @@ def test_block_with_one_data_path_takes_text(tmp_path):
     assert resolved(words("--deepspeed_config", file)).run.data.data_path == ["my corpus"]
 
 
+def test_model_preset_with_a_mistake_says_what_to_do(tmp_path):
+    file = write_json(tmp_path / "mine.json", {"n_layer": 2, "normalization": "layernrm"})
+    first, second = problems(words("--model-preset", file))
+    assert (first.message, first.advice) == (
+        f"{file}: unknown key model.n_layer",
+        'in a JSON it is "num_layers", in megatron_ds.model',
+    )
+    assert second.advice == "did you mean LayerNorm?"
+
+
+def test_key_that_nothing_is_near_says_where_all_are(tmp_path):
+    file = write_json(tmp_path / "run.json", {"xyzzy": 1, **block(model={"xyzzy": 1})})
+    assert [problem.advice for problem in problems(words("--deepspeed_config", file))] == [
+        "docs/config.md lists DeepSpeed's keys and our options",
+        "docs/config.md lists all options",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
