@@ -32,6 +32,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.tiny_run import Case, TinyRun
+from megatron_ds.engine.distributed import local_device
 from megatron_ds.models import gpt_layers, whole_model_specs
 from megatron_ds.training.saving import CheckpointSaver
 from tests.dist.pool import run_ranks
@@ -83,7 +84,7 @@ class _Measured:
     def steps(self) -> None:
         """Some training."""
         for step in range(1, 1 + _STEPS):
-            self.tiny.train_step(step)
+            float(self.tiny.train_step(step).loss)  # waits for the device
 
 
 def _collect(value: Any, name: str, found: dict[str, Tensor]) -> None:
@@ -102,7 +103,7 @@ def seconds_of(action: Callable[[], object]) -> float:
     dist.barrier()
     start = time.perf_counter()
     action()
-    seconds = torch.tensor(time.perf_counter() - start)
+    seconds = torch.tensor(time.perf_counter() - start, device=local_device())
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
     return float(seconds)
 
