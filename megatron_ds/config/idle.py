@@ -145,7 +145,11 @@ _TABLE: tuple[_Idle, ...] = (
         f"without any of {', '.join(DOCUMENT_OPTIONS)}",
     ),
     _Idle(("data.split",), lambda s: bool(_own_paths(s)), "without data_path: other options say what is training data"),
-    _Idle(_OF_LOAD, lambda s: s.value("checkpoint.load") is None, "without load"),
+    _Idle(
+        tuple(path for path in _OF_LOAD if path not in ("checkpoint.finetune", "checkpoint.load_step")),
+        lambda s: s.value("checkpoint.load") is None,
+        "without load",
+    ),
     _Idle(
         tuple(path for path in _OF_LOAD if path not in ("checkpoint.finetune", "checkpoint.load_step")),
         lambda s: bool(s.value("checkpoint.load") is not None and s.value("checkpoint.finetune")),

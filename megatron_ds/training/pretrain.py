@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
+from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options, progress_of_load
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
@@ -109,7 +109,7 @@ def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
         run.data,
         seq_length=run.model.seq_length,
         seed=run.training.seed,
-        samples=samples_needed(run),
+        samples=samples_needed(run, **progress_of_load(run)),
         is_builder=os.environ["LOCAL_RANK"] == "0",
         # No collective: indexing may take longer than one waits.
         wait=partial(wait_for_all, joined.store, "sample indices"),
