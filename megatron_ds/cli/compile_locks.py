@@ -44,9 +44,9 @@ def extensions_folder(environ: Mapping[str, str]) -> Path:
     """
     if "TORCH_EXTENSIONS_DIR" in environ:
         return Path(environ["TORCH_EXTENSIONS_DIR"])
-    cache = environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
-    return Path(os.path.realpath(cache)) / "torch_extensions" / f"{python}_{_accelerator()}"
+    return cache.resolve() / "torch_extensions" / f"{python}_{_accelerator()}"
 
 
 def _accelerator() -> str:
@@ -70,8 +70,8 @@ def _is_open(path: Path) -> bool:
     """Whether a process that this user may look into has a file open."""
     for descriptors in _PROCESSES.glob("[0-9]*/fd"):
         with suppress(OSError):  # the process has ended, or is another user's
-            for descriptor in os.scandir(descriptors):
+            for descriptor in descriptors.iterdir():
                 with suppress(OSError):
-                    if os.path.samefile(descriptor.path, path):
+                    if descriptor.samefile(path):
                         return True
     return False
