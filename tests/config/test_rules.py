@@ -294,7 +294,7 @@ BROKEN = {
         [
             "2 transformer layers can't fill 4",
             "at most 2, or at least 4 layers",
-            "each stage has at least one, unless --pp-partition-method counts them out",
+            "each stage has at least one, unless they are counted out",
             "--pp-partition-method layers:0,1,1,0",
         ],
     ),

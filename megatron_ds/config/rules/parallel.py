@@ -92,7 +92,7 @@ def stages_have_layers(settings: Settings) -> Iterator[Problem]:
     if not layers:
         return
     if _layer_counts(settings) is None and layers < stages:
-        least, rule = stages, "each stage has at least one, unless --pp-partition-method counts them out"
+        least, rule = stages, "each stage has at least one, unless they are counted out"
         counted_out = ",".join(map(str, even_counts(layers, stages))) if layers >= stages - 2 else ""
         more = f", or count them out: --pp-partition-method layers:{counted_out}" if counted_out else ""
     elif layers < stages - 2:
