@@ -1,9 +1,9 @@
 """Seconds of saving a GPT, and how long training stands still, beside plain writers of the same numbers.
 
-    python -m benchmarks.checkpoint [--hidden-size 512] [--num-layers 8] [--repeats 5] [--folder DIR]
+    python -m benchmarks.checkpoint [--hidden-size 512] [--num-layers 8] [--repeats 5] [--folder DIR] [--device cuda]
 
-For ZeRO-1 and ZeRO-3 on 1 and 2 processes of this machine's CPU, prints a JSON line for each way of writing, with
-medians after one save that is not counted, of the slowest process:
+For ZeRO-1 and ZeRO-3 on 1 and 2 processes (fp32 on the CPU by default), prints a JSON line for each way of writing,
+with medians after one save that is not counted, of the slowest process:
 
 - `save`: our checkpoint, hashed and on disk when the call returns;
 - `async_save`: `stall_seconds` is what the call takes; then the same number of training steps is timed with
@@ -32,6 +32,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from benchmarks.tiny_run import Case, TinyRun
+from megatron_ds.engine.distributed import local_device
 from megatron_ds.models import gpt_layers, whole_model_specs
 from megatron_ds.training.saving import CheckpointSaver
 from tests.dist.pool import run_ranks
@@ -83,7 +84,7 @@ class _Measured:
     def steps(self) -> None:
         """Some training."""
         for step in range(1, 1 + _STEPS):
-            self.tiny.train_step(step)
+            float(self.tiny.train_step(step).loss)  # waits for the device
 
 
 def _collect(value: Any, name: str, found: dict[str, Tensor]) -> None:
@@ -102,7 +103,7 @@ def seconds_of(action: Callable[[], object]) -> float:
     dist.barrier()
     start = time.perf_counter()
     action()
-    seconds = torch.tensor(time.perf_counter() - start)
+    seconds = torch.tensor(time.perf_counter() - start, device=local_device())
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
     return float(seconds)
 
@@ -171,19 +172,27 @@ def main() -> None:
     parser.add_argument("--zero", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--folder", help="where to write; a temporary folder by default")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU for each process, bf16")
     options = parser.parse_args()
     for zero in options.zero:
         for processes in options.processes:
             case = Case(
                 dp=processes,
                 zero=zero,
+                precision="bf16" if options.device == "cuda" else "fp32",
                 num_layers=options.num_layers,
                 global_batch_size=2,
                 more=("--hidden-size", str(options.hidden_size)),
             )
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
                 rows, *_ = run_ranks(
-                    processes, measure, case=case, folder=Path(folder), repeats=options.repeats, timeout=1800
+                    processes,
+                    measure,
+                    device=options.device,
+                    case=case,
+                    folder=Path(folder),
+                    repeats=options.repeats,
+                    timeout=1800,
                 )
             for writer, row in rows.items():
                 figures = {name: round(value, 4) for name, value in row.items()}

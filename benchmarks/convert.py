@@ -4,8 +4,9 @@
 
 Trains one step of a Llama-like model at TP2 x PP2 (bf16, ZeRO-1) on four processes of this machine's CPU and saves it.
 Then each tool runs on it in a process of its own. A JSON line for each: median seconds after one run that is not
-counted, gigabytes per second of what it wrote, and the largest memory of the process above that of its imports. Beside
-them `torch.save` and safetensors write the tensors of `merge` and of `reshard`, which they get ready in memory.
+counted, gigabytes per second of what it wrote, and the largest memory of the process (its own pages: files are
+mapped). Beside them `torch.save` and safetensors write the tensors of `merge` and of `reshard`, which they get ready in
+memory.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing as mp
-import resource
 import shutil
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -79,19 +80,46 @@ JOBS: dict[str, tuple[Job, str]] = {
 }
 
 
+class _PeakMemory:
+    """This process's largest memory in a ``with`` block, above that before it: its own pages, not those of files."""
+
+    def __enter__(self) -> _PeakMemory:
+        self._before = self._largest = _own_kb()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def peak_mb(self) -> float:
+        return (self._largest - self._before) / 1e3
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.005):
+            self._largest = max(self._largest, _own_kb())
+
+
+def _own_kb() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0])
+
+
 def _measure(name: str, source: Path, folder: Path, repeats: int) -> dict[str, float]:
     """Runs a job some times; in a process of its own."""
     job, target_name = JOBS[name]
     target = folder / target_name
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = []
-    for _ in range(repeats + 1):
-        _remove(target)
-        start = time.perf_counter()
-        job(source, target)
-        seconds.append(time.perf_counter() - start)
-        # A fresh plain writer makes its tensors ready in the first run, which is not counted.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    with _PeakMemory() as memory:
+        for _ in range(repeats + 1):
+            _remove(target)
+            start = time.perf_counter()
+            job(source, target)
+            seconds.append(time.perf_counter() - start)
+            # A plain writer makes its tensors ready in the first run, which is not counted.
     files = [target] if target.is_file() else [path for path in target.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     _remove(target)
@@ -100,7 +128,7 @@ def _measure(name: str, source: Path, folder: Path, repeats: int) -> dict[str, f
         "seconds": round(median, 3),
         "gb_written": round(size / 1e9, 3),
         "gb_per_second": round(size / 1e9 / median, 3),
-        "peak_mb_above_imports": round(peak / 1e3),
+        "peak_memory_mb": round(memory.peak_mb),
     }
 
 

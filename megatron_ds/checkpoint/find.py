@@ -121,8 +121,10 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
         except CheckpointError as error:
             problems += error.problems
     if save is not None:
-        problems += _save_problems(Path(save), load, origins)
-        if run.checkpoint.finetune and load is not None and Path(load).resolve() == Path(save).resolve():
+        loaded = found.folder if found is not None else Path(load) if load is not None else None
+        goes_on_there = loaded is not None and loaded.resolve() == Path(save).resolve()
+        problems += _save_problems(Path(save), origins, goes_on_there=goes_on_there)
+        if run.checkpoint.finetune and goes_on_there:
             problems.append(
                 Problem(
                     f"--finetune begins a new run, and {save} holds the one that its weights are from",
@@ -268,7 +270,7 @@ def _model_options(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _save_problems(save: Path, load: str | None, origins: Mapping[str, str]) -> list[Problem]:
+def _save_problems(save: Path, origins: Mapping[str, str], *, goes_on_there: bool) -> list[Problem]:
     source = Source("save", str(save), origins.get("checkpoint.save", "--save"))
     if save.exists() and not save.is_dir():
         return [Problem(f"{save} is not a folder", (source,))]
@@ -276,8 +278,7 @@ def _save_problems(save: Path, load: str | None, origins: Mapping[str, str]) -> 
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         what = "is not a folder" if not nearest.is_dir() else "can't be written to"
         return [Problem(f"{save} can't be made: {nearest} {what}", (source,), "give another folder to --save")]
-    same = load is not None and Path(load).resolve() == save.resolve()
-    if not _holds_nothing(save) and not same:
+    if not _holds_nothing(save) and not goes_on_there:
         return [
             Problem(
                 f"{save} already holds another run's checkpoints",

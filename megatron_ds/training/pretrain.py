@@ -67,7 +67,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     if found is not None:
         _load(run, engine, found)
     if run.checkpoint.save is not None and mpu.global_rank == 0:
-        _note_options(resolved, Path(run.checkpoint.save), engine.progress)
+        _note_options(resolved, Path(run.checkpoint.save), engine.progress, found.folder if found else None)
     specs = whole_model_specs(layers, mpu.topology)
     _say_what_runs(resolved, specs, engine, mpu, found)
     logger.info("attention: %s", _attention_kernel(run, mpu))
@@ -85,13 +85,13 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     stop_distributed()
 
 
-def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress) -> None:
+def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress, loaded: Path | None) -> None:
     """Writes down what is in force: as the run's present options, and as those of the steps from here on."""
     run = resolved.run
     if progress.step < run.training.train_iters:  # else there is nothing that these options would describe
         write_resolved(resolved, folder)
         start = Start(progress.step, progress.consumed_samples, run.model_dump())
-        note_start(folder, start, Path(run.checkpoint.load) if run.checkpoint.load else None)
+        note_start(folder, start, loaded)
 
 
 def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:
