@@ -41,7 +41,6 @@ BROKEN = {
         1,
         ["pad_vocab_size_to 256 is less than the vocabulary of 257 ids", "use 257 or more"],
     ),
-    "layers_1_pp_2": ([PP, "2"], {"num_layers": "1"}, 2, ["1 transformer layer can't fill 2 pipeline stages"]),
     "ranks_6_tp_4": ([TP, "4"], {}, 6, ["6 processes", "TP 4 x PP 1 = 4", "start 4 or 8 processes", "WORLD_SIZE"]),
     "ranks_1_tp_2": ([TP, "2"], {}, 1, ["1 process can't", "start 2 processes", "from WORLD_SIZE"]),
     "ffn_33_tp_2": ([TP, "2", "--ffn-hidden-size", "33"], {}, 2, ["ffn_hidden_size 33", "parallel_size 2", "32 or 34"]),
@@ -276,6 +275,16 @@ BROKEN = {
         {},
         2,
         ["'type:mlp' matches no layer", "ParallelTransformerLayer", "type:transformer is the usual one"],
+    ),
+    "layers_1_pp_2": (
+        [PP, "2"],
+        {"num_layers": "1"},
+        2,
+        [
+            "1 transformer layer can't fill 2 pipeline stages: each stage has at least one, unless they are counted",
+            "use pipeline size 1, or at least 2 layers",
+            "--pp-partition-method layers:1,0",
+        ],
     ),
     "partition_few_layers": (
         ["--pp-partition-method", "layers:0,1,0,0", PP, "4"],

@@ -77,7 +77,7 @@ def _way_without(settings: Settings, path: str, needed: str) -> str:
     if not settings.origin(path).startswith(PRESET_ORIGIN):
         return f"leave {option.name} out (its default is {default})"
     if option.default is None:
-        return f"the model's options without the preset, which has {option.name} for its own {_name(needed)}"
+        return f"the model's options instead of the preset, which has {option.name} for its own {_name(needed)}"
     flag = {"true": option.flag, "false": f"--no-{option.flag[2:]}"}.get(default, f"{option.flag} {default}")
     return f"{flag}, its default, as well: the preset has {option.name} for its own {_name(needed)}"
 

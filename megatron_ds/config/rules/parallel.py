@@ -102,9 +102,13 @@ def stages_have_layers(settings: Settings) -> Iterator[Problem]:
     yield Problem(
         f"{counted(layers, 'transformer layer')} can't fill {stages} pipeline stages: {rule}",
         settings.sources("model.num_layers", PP, _METHOD),
-        f"use a pipeline size of at most {layers + stages - least}, or at least {counted(least, 'layer')} (uneven "
+        f"use {_at_most('pipeline size', layers + stages - least)}, or at least {counted(least, 'layer')} (uneven "
         f"stages are legal){more}",
     )
+
+
+def _at_most(what: str, number: int) -> str:
+    return f"{what} 1" if number == 1 else f"a {what} of at most {number}"
 
 
 def _layer_counts(settings: Settings) -> list[int] | None:
