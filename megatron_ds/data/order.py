@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatron_ds.data.build import extent
 from megatron_ds.data.indexed_dataset import IndexedDataset
+from megatron_ds.data.sample_kind import extent
 from megatron_ds.data.sources import parse_sources
 
 if TYPE_CHECKING:
