@@ -38,6 +38,10 @@ def idle(argv, device="cpu", world_size=1):
             ["--checkpoint-activations", "--checkpoint-in-cpu"],
             "--checkpoint-in-cpu has no effect on CPU: everything is in its memory",
         ),
+        (
+            ["--bert-max-ngram", "2", "--bert-mask-type", "word"],
+            "--bert-max-ngram has no effect without bert_mask_type ngram",
+        ),
         (["--wandb-exp-name", "x"], "--wandb-exp-name has no effect without wandb_project"),
         (
             ["--eod-id", "0"],
