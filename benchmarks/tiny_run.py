@@ -24,16 +24,17 @@ from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import TrainingOrder
 from megatron_ds.data.batch import Batch, make_batch
 from megatron_ds.data.boundaries import DocumentBoundaries
-from megatron_ds.engine.base import LossFunction, StepResult
+from megatron_ds.engine.base import StepResult
 from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.distributed import local_device
 from megatron_ds.models import (
-    GptLoss,
     LayerDef,
+    LossFunction,
     ParallelTransformerLayer,
     SequentialModel,
-    gpt_layers,
     initialize_weights,
+    model_layers,
+    model_losses,
     whole_model_specs,
 )
 from megatron_ds.mpu import ModelParallelUnit
@@ -222,10 +223,10 @@ def batch_of_run(run: RunConfig, step: int, samples: int, mask_rule: MaskRule) -
     return with_prefixes(whole, range(step * samples, (step + 1) * samples), run.training.seed)
 
 
-def gpt_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
+def model_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
     """The layers that a user with this run gets."""
     data = run.data
-    return gpt_layers(
+    return model_layers(
         run.model,
         mpu,
         reset_position_ids=data.reset_position_ids,
@@ -248,7 +249,7 @@ class TinyRun:
         self,
         case: Case,
         *,
-        layers: Callable[[RunConfig, ModelParallelUnit], list[LayerDef]] = gpt_of,
+        layers: Callable[[RunConfig, ModelParallelUnit], list[LayerDef]] = model_of,
         loss: LossFunction | None = None,
         mask_rule: MaskRule = some_tokens_count,
     ) -> None:
@@ -266,8 +267,8 @@ class TinyRun:
         self._mask_rule = mask_rule
         self.layers = model = layers(self.run, self.mpu)
         schedule = LearningRateSchedule.from_config(self.run.optimizer, self.run.training.train_iters)
-        loss = loss or GptLoss(self.run.model, self.mpu)
-        engine = build_engine(self.run, self.resolved.deepspeed, model, loss, self.mpu, schedule.learning_rate)
+        losses = {"lm_loss": loss} if loss is not None else model_losses(self.run.model, self.mpu)
+        engine = build_engine(self.run, self.resolved.deepspeed, model, losses, self.mpu, schedule.learning_rate)
         assert isinstance(engine, DeepSpeedEngineBase)
         self.engine = engine
 
@@ -288,7 +289,7 @@ class TinyRun:
     def save(self, folder: Path) -> None:
         """Writes a checkpoint, as a run with ``--save`` does."""
         order = TrainingOrder.of(self.run) if self.run.data.data_path else None
-        specs = whole_model_specs(partial(gpt_layers, self.run.model), self.mpu.topology)
+        specs = whole_model_specs(partial(model_layers, self.run.model), self.mpu.topology)
         CheckpointSaver(self.run, specs, self.engine, self.mpu, self.layers, order)(folder)
 
     def load(self, folder: Path, step: int | None = None) -> None:
@@ -419,7 +420,7 @@ def run_plain_pytorch(
     device = local_device()
     run = replace(case, tp=1, pp=1, dp=1, zero=0, precision="fp32", deepspeed_json="").resolve().run
     mpu = ModelParallelUnit.offline(device=device)
-    model = SequentialModel(gpt_of(run, mpu)).to(device)
+    model = SequentialModel(model_of(run, mpu)).to(device)
     initialize_weights(model.named_parameters(), run.training.seed, mpu)
     initial_weights = _on_cpu(model)
     options = run.optimizer
