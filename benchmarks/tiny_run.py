@@ -18,11 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.tiny_bert import bert_batch, plain_bert_loss
 from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.config import ResolvedRun, resolve
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import TrainingOrder
 from megatron_ds.data.batch import Batch, make_batch
+from megatron_ds.data.bert_batch import BertBatch
 from megatron_ds.data.boundaries import DocumentBoundaries
 from megatron_ds.engine.base import StepResult
 from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
@@ -89,6 +91,8 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     ),
     "prefix-LM": ("--position-embedding-type", "rope", "--prefix-lm", "--num-query-groups", "2"),
     "prefix-LM, ALiBi": ("--position-embedding-type", "alibi", "--prefix-lm"),
+    "BERT": ("--model-type", "bert", "--apply-residual-connection-post-layernorm", "--activation", "gelu"),
+    "BERT, one loss": ("--model-type", "bert", "--bert-no-binary-head", "--num-tokentypes", "3"),
     "SiLU": ("--activation", "silu", "--num-query-groups", "1", "--parallel-residual", "--fp32-residual-connection"),
 }
 
@@ -215,8 +219,10 @@ def global_batch(
     return replace(batch, loss_mask=batch.loss_mask * mask_rule(step, samples, SEQ_LENGTH))
 
 
-def batch_of_run(run: RunConfig, step: int, samples: int, mask_rule: MaskRule) -> Batch:
+def batch_of_run(run: RunConfig, step: int, samples: int, mask_rule: MaskRule) -> Batch | BertBatch:
     """The global batch number `step` as a run with these options gets it."""
+    if run.model.model_type == "bert":
+        return bert_batch(step, samples, SEQ_LENGTH, VOCAB_SIZE, mask_rule, binary_head=run.model.bert_binary_head)
     whole = global_batch(step, samples, mask_rule, DocumentBoundaries.of(run.data))
     if not run.model.prefix_lm:
         return whole
@@ -272,13 +278,15 @@ class TinyRun:
         assert isinstance(engine, DeepSpeedEngineBase)
         self.engine = engine
 
-    def batches(self, step: int, micro_batch_size: int | None = None) -> list[Batch]:
+    def batches(self, step: int, micro_batch_size: int | None = None) -> list[Any]:
         """This rank's micro-batches of the global batch number `step`, cut as the data loader cuts them."""
         size = micro_batch_size or self.case.micro_batch_size
         whole = batch_of_run(self.run, step, self.case.global_batch_size, self._mask_rule)
         starts = range(self.mpu.dp_rank * size, self.case.global_batch_size, self.mpu.dp_size * size)
         return [
-            Batch(**{name: None if part is None else part[start : start + size] for name, part in vars(whole).items()})
+            type(whole)(
+                **{name: None if part is None else part[start : start + size] for name, part in vars(whole).items()}
+            )
             for start in starts
         ]
 
@@ -436,7 +444,10 @@ def run_plain_pytorch(
 
     def mean_loss(step: int) -> Tensor:
         batch = batch_of_run(run, step, case.global_batch_size, mask_rule).to(device)
-        logits = model(batch.inputs).transpose(0, 1)[..., :VOCAB_SIZE]
+        outputs = model(batch.inputs)
+        if isinstance(batch, BertBatch):
+            return plain_bert_loss(outputs, batch, VOCAB_SIZE)
+        logits = outputs.transpose(0, 1)[..., :VOCAB_SIZE]
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         mask = batch.loss_mask.flatten()
         return (losses * mask).sum() / mask.sum().clamp(min=1)
