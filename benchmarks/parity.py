@@ -180,6 +180,22 @@ MODEL_SET = (
         Case(1, 2, 1, 1, "bf16", True, 1, False),
     ),
     *_rows(
+        "BERT",
+        Case(2, 2, 2, 1, "fp32", True, 2, True),
+        Case(1, 2, 1, 1, "fp32", True, 1, False),
+        Case(2, 1, 1, 0, "fp32", True, 4, False),
+        Case(2, 1, 2, 1, "fp32", True, 2, False),
+        Case(2, 1, 2, 2, "fp32", True, 1, True),
+        Case(1, 1, 2, 3, "fp32", True, 2, False),
+        Case(1, 2, 1, 1, "bf16", True, 4, False),
+    ),
+    *_rows(
+        "BERT, one loss",
+        Case(2, 2, 1, 0, "fp32", True, 2, False),
+        Case(1, 1, 2, 3, "fp32", True, 4, True),
+        Case(2, 1, 1, 1, "bf16", True, 2, False),
+    ),
+    *_rows(
         "SiLU",
         Case(2, 2, 1, 1, "bf16", True, 2, True),
         Case(2, 1, 1, 3, "bf16", True, 4, False),
@@ -206,6 +222,7 @@ SEQUENCE_SET = (
     *_rows("Qwen", Case(4, 1, 1, 0, "fp32", False, 4, False, more=_SEQUENCE)),
     *_rows("BLOOM", Case(2, 1, 1, 3, "fp32", True, 2, True, more=_SEQUENCE)),
     *_rows("post-LN", Case(2, 2, 1, 1, "fp32", True, 2, False, more=_SEQUENCE)),
+    *_rows("BERT", Case(2, 2, 1, 1, "fp32", True, 2, True, more=_SEQUENCE)),
     *_rows("SiLU", Case(2, 2, 1, 1, "bf16", True, 4, True, more=_SEQUENCE)),
     *_rows("Mistral", Case(2, 1, 1, 1, "fp32", True, 4, False, more=(*DOCUMENT_FLAGS, *_SEQUENCE))),
 )

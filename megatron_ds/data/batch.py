@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,6 +12,24 @@ from numpy.typing import NDArray
 
 from megatron_ds.data.boundaries import DocumentBoundaries, document_ids
 from megatron_ds.errors import DataError, Problem
+
+# Labels, and 1 where a label counts in the loss: tensors of one shape.
+Target = tuple[torch.Tensor, torch.Tensor]
+
+
+class TrainingBatch(Protocol):
+    """What an engine asks of a micro-batch, whatever the family of its model."""
+
+    @property
+    def inputs(self) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What the model's first layer gets."""
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """What each of the model's losses compares with, by the loss's name."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainingBatch:
+        """The same batch on `device`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +53,11 @@ class Batch:
     def inputs(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """What the model's first layer gets: tokens, or tokens and document ids."""
         return self.tokens if self.document_ids is None else (self.tokens, self.document_ids)
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """What the language model's loss compares with."""
+        return {"lm_loss": (self.labels, self.loss_mask)}
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on `device`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from megatron_ds.data.batch import check_ids
+from megatron_ds.data.batch import Target, check_ids
 from megatron_ds.data.bert_samples import BertSample
 
 
@@ -31,6 +31,20 @@ class BertBatch:
     labels: torch.Tensor
     loss_mask: torch.Tensor
     sop_labels: torch.Tensor | None
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What the model's first layer gets."""
+        return self.tokens, self.token_types, self.padding_mask
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """What the losses of the masked tokens and of the sentence order compare with; each sample has an order."""
+        tokens = {"lm_loss": (self.labels, self.loss_mask)}
+        if self.sop_labels is None:
+            return tokens
+        everyone = torch.ones(self.sop_labels.shape, dtype=torch.float32, device=self.sop_labels.device)
+        return {**tokens, "sop_loss": (self.sop_labels, everyone)}
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> BertBatch:
         """The same batch on `device`."""

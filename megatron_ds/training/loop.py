@@ -12,7 +12,7 @@ from megatron_ds.engine.base import TrainEngine
 from megatron_ds.errors import Problem, TrainingError
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
-from megatron_ds.training.evaluation import mean_loss
+from megatron_ds.training.evaluation import mean_losses
 from megatron_ds.training.reporter import Reporter
 from megatron_ds.training.update_guard import UpdateGuard
 from megatron_ds.utils.logging import logger
@@ -54,7 +54,7 @@ def train(
 
     def evaluate(split: str, sets: Mapping[str, SampleDataset]) -> None:
         for name, dataset in sets.items():
-            reporter.evaluation(engine.progress, split, name, mean_loss(run, engine, dataset, mpu))
+            reporter.evaluation(engine.progress, split, name, mean_losses(run, engine, dataset, mpu))
         reporter.restart_clock()
 
     first_step = engine.progress.step
