@@ -12,7 +12,7 @@ from pathlib import Path
 from megatron_ds.cli.data_run import find_run
 from megatron_ds.data.build import build_indices, log_plans, plan_datasets
 from megatron_ds.data.describe import describe, report
-from megatron_ds.data.gpt_build import GptSamples
+from megatron_ds.data.families import run_samples
 from megatron_ds.data.samples import samples_needed
 from megatron_ds.data.show import Step, show_step
 from megatron_ds.tokenizers import build_tokenizer
@@ -102,7 +102,7 @@ def _build_index(argv: Sequence[str]) -> None:
     start = time.perf_counter()
     run = find_run(arguments.run, words, os.environ, arguments.world_size).run
     samples = samples_needed(run)
-    kind = GptSamples(run.model.seq_length)
+    kind = run_samples(run)
     plans = plan_datasets(run.data, kind, seed=run.training.seed, samples=samples)
     num_built = build_indices(plans, kind, run.data.data_cache_path)
     log_plans(plans, kind, run.data, samples)

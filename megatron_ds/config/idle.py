@@ -143,6 +143,11 @@ _TABLE: tuple[_Idle, ...] = (
         f"without any of {', '.join(DOCUMENT_OPTIONS)}",
     ),
     _Idle(
+        ("data.mask_prob", "data.bert_mask_type", "data.bert_max_ngram", "data.short_seq_prob"),
+        lambda s: bool(s.value("model.model_type") != "bert"),
+        "without a model_type of bert",
+    ),
+    _Idle(
         ("data.bert_max_ngram",),
         lambda s: bool(s.value("data.bert_mask_type") != "ngram"),
         "without bert_mask_type ngram",

@@ -33,10 +33,12 @@ def check_bert_data(
         data: the data options.
         sampling: how samples are made.
         samples: samples needed per set; a set that none are needed from is not looked at.
-        tokenizer: the run's tokenizer, or None.
+        tokenizer: the run's tokenizer; None where it has none, or where that is a problem already.
         vocab_size: number of ids in use; the start of each file is compared with it. None leaves that out.
     """
-    problems = _check_tokenizer(tokenizer, sampling)
+    # A tokenizer that is named and not there has been a problem before.
+    is_missed = tokenizer is None and data.tokenizer_type is not None
+    problems = [] if is_missed else _check_tokenizer(tokenizer, sampling)
     if sampling.max_tokens < 2:
         least = sampling.seq_length + 2 - sampling.max_tokens
         problems.append(

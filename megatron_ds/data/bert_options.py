@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from megatron_ds.config.blocks import DataConfig
+    from megatron_ds.config.blocks import DataConfig, RunConfig
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,13 @@ class BertSampling:
         return cls(
             seq_length, binary_head, data.mask_prob, data.short_seq_prob, data.bert_mask_type, data.bert_max_ngram
         )
+
+    @classmethod
+    def of_run(cls, run: RunConfig) -> BertSampling | None:
+        """From a run's options; None when its model is no BERT."""
+        if run.model.model_type != "bert":
+            return None
+        return cls.of(run.data, seq_length=run.model.seq_length, binary_head=run.model.bert_binary_head)
 
     @property
     def max_tokens(self) -> int:

@@ -82,12 +82,8 @@ class TrainingOrder:
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, run: RunConfig, bert: BertSampling | None = None) -> TrainingOrder:
+    def of(cls, run: RunConfig) -> TrainingOrder:
         """The order of a run. Reads the headers of its token files.
-
-        Args:
-            run: the run.
-            bert: how its samples are made, if it trains a BERT.
 
         Raises:
             ConfigError: the data options are malformed.
@@ -95,6 +91,7 @@ class TrainingOrder:
         """
         train = next(blend for blend in parse_sources(run.data) if blend.split == "train")
         total = sum(part.weight for part in train.parts)
+        bert = BertSampling.of_run(run)
         parts = []
         for part in train.parts:
             indexed = IndexedDataset(part.prefix)

@@ -8,7 +8,7 @@ import pytest
 
 from megatron_ds.config import resolve
 from megatron_ds.config.blocks import DataConfig, RunConfig
-from megatron_ds.data import BertSampling, SampleCounts, TrainingOrder, check_bert_data
+from megatron_ds.data import SampleCounts, TrainingOrder, check_bert_data
 from megatron_ds.errors import DataError
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from tests.config.helpers import environ, words
@@ -149,8 +149,8 @@ def run_of(prefix: str, *flags: str) -> RunConfig:
     return resolve(words("--data-path", prefix, *flags), environ(), "test").run
 
 
-def bert_order(run: RunConfig, binary_head: bool = True) -> TrainingOrder:
-    return TrainingOrder.of(run, BertSampling.of(run.data, seq_length=run.model.seq_length, binary_head=binary_head))
+def bert_order(prefix: str, *flags: str) -> TrainingOrder:
+    return TrainingOrder.of(run_of(prefix, "--model-type", "bert", *flags))
 
 
 @pytest.mark.parametrize(
@@ -165,19 +165,19 @@ def bert_order(run: RunConfig, binary_head: bool = True) -> TrainingOrder:
 )
 def test_training_order_of_bert_names_changed_options(tmp_path: Path, flags: tuple[str, ...], change: str) -> None:
     prefix = write_sentences(tmp_path / "a", numbered_sentences([[5, 5]] * 20))
-    before = bert_order(run_of(prefix))
+    before = bert_order(prefix)
     assert before.changes(TrainingOrder.from_json(before.to_json())) == []
-    assert change in before.changes(bert_order(run_of(prefix, *flags)))
+    assert change in before.changes(bert_order(prefix, *flags))
 
 
 def test_training_order_of_bert_depends_on_the_head_and_on_sentences(tmp_path: Path) -> None:
-    run = run_of(write_sentences(tmp_path / "a", numbered_sentences([[5, 5], [5, 5]])))
-    before, gpt = bert_order(run), TrainingOrder.of(run)
-    assert before.changes(bert_order(run, binary_head=False)) == ["bert_binary_head: True -> False"]
+    prefix = write_sentences(tmp_path / "a", numbered_sentences([[5, 5], [5, 5]]))
+    before, gpt = bert_order(prefix), TrainingOrder.of(run_of(prefix))
+    assert before.changes(bert_order(prefix, "--bert-no-binary-head")) == ["bert_binary_head: True -> False"]
     write_sentences(tmp_path / "a", numbered_sentences([[5, 5], [4, 6]]))
-    (change,) = before.changes(bert_order(run))
+    (change,) = before.changes(bert_order(prefix))
     assert change.startswith("data: ")
-    assert gpt.changes(TrainingOrder.of(run)) == []
+    assert gpt.changes(TrainingOrder.of(run_of(prefix))) == []
 
 
 def test_training_order_of_an_earlier_version_is_that_of_gpt(tmp_path: Path) -> None:
