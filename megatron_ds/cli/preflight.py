@@ -9,7 +9,7 @@ from megatron_ds.checkpoint.schedule import saved_schedule, schedule_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
-from megatron_ds.config.rules import padding_step, too_little_padding
+from megatron_ds.config.rules import PROGRAMS, padding_step, too_little_padding
 from megatron_ds.config.settings import DEFAULT_ORIGIN
 from megatron_ds.data import other_tokenizers, run_data_problems
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
@@ -18,12 +18,15 @@ from megatron_ds.training.monitors import monitor_problems
 from megatron_ds.utils.versions import check_versions
 
 
-def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[ResolvedRun, FoundCheckpoint | None]:
+def preflight(
+    argv: Sequence[str], environ: Mapping[str, str], family: str = "gpt"
+) -> tuple[ResolvedRun, FoundCheckpoint | None]:
     """Resolves the run and checks its options, tokenizer, data files and checkpoints.
 
     Args:
         argv: the words after the program's name.
         environ: the environment.
+        family: of the models that the program trains.
 
     Returns:
         The run with what it needs to know of the tokenizer (vocabulary size, end-of-document id), and the checkpoint to
@@ -33,7 +36,7 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
         ConfigError: with everything that is wrong.
         SystemExit: after ``--help``.
     """
-    resolved, problems = collect(argv, environ)
+    resolved, problems = collect(argv, environ, PROGRAMS[family], family)
     problems = [*check_versions(), *launch_problems(environ), *problems]
     if resolved is None:
         raise ConfigError(problems)

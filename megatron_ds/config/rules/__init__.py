@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from megatron_ds.config.rules.bert import (
+    PROGRAMS,
     bert_has_options_of_its_kind,
     bert_options_have_bert,
     binary_head_has_two_token_types,
@@ -66,6 +67,7 @@ from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem
 
 __all__ = [
+    "PROGRAMS",
     "RULES",
     "attention_backend_on_cpu",
     "broken_rules",
