@@ -105,17 +105,17 @@ def choose_runs(words: Words, num_tokens: int, max_ngram: int, draws: Draws) -> 
 def choose_masked(
     tokens: NDArray[np.int64], known: BertTokens, sampling: BertSampling, draws: Draws
 ) -> NDArray[np.int64]:
-    """Places of the tokens that are to be predicted, in ascending order, int64 [masked].
+    """Places of the tokens that are to be predicted, in ascending order, int64 [masked]; none if all are special.
 
     Args:
-        tokens: the sample without padding, [n]; at least one token is not special.
+        tokens: the sample without padding, [n].
         known: the tokenizer's special tokens.
         sampling: the share of masked tokens, and what is masked as one.
         draws: random numbers.
     """
     num_tokens = max(1, round(sampling.mask_prob * len(tokens)))
     words = find_words(tokens, known, whole_words=sampling.mask_type != "token")
-    if sampling.mask_type == "token":
+    if sampling.mask_type == "token" or len(words.starts) == 0:
         return np.sort(words.starts[draws.order(len(words.starts))[:num_tokens]])
     max_ngram = sampling.max_ngram if sampling.mask_type == "ngram" else 1
     runs = choose_runs(words, num_tokens, max_ngram, draws)

@@ -23,6 +23,8 @@ class BertTokens:
         sep_id: ends each of its two segments.
         mask_id: stands for most of the tokens that are to be predicted.
         pad_id: fills a sample up.
+        special_ids: these four and all other special tokens (``[UNK]``, ``[EOS]`` …), in ascending order: they are
+            neither masked nor put in a token's place.
         vocab_size: ids in use.
         continues_word: whether a piece goes on with the word of the piece before it (``##ing``), bool [vocab_size];
             None when the tokenizer has no such mark.
@@ -32,13 +34,9 @@ class BertTokens:
     sep_id: int
     mask_id: int
     pad_id: int
+    special_ids: tuple[int, ...]
     vocab_size: int
     continues_word: NDArray[np.bool_] | None
-
-    @property
-    def special_ids(self) -> tuple[int, ...]:
-        """The four ids in ascending order."""
-        return tuple(sorted({self.cls_id, self.sep_id, self.mask_id, self.pad_id}))
 
 
 def bert_tokens(tokenizer: Tokenizer) -> BertTokens:
@@ -64,4 +62,5 @@ def bert_tokens(tokenizer: Tokenizer) -> BertTokens:
     if prefix:
         continues = np.zeros(tokenizer.vocab_size, np.bool_)
         continues[[number for piece, number in vocab.items() if piece.startswith(prefix)]] = True
-    return BertTokens(cls_id, sep_id, mask_id, pad_id, tokenizer.vocab_size, continues)
+    special_ids = tuple(sorted({cls_id, sep_id, mask_id, pad_id, *tokenizer.special_ids()}))
+    return BertTokens(cls_id, sep_id, mask_id, pad_id, special_ids, tokenizer.vocab_size, continues)

@@ -55,6 +55,10 @@ class FastTokenizer:
         vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
         return vocab
 
+    def special_ids(self) -> list[int]:
+        """The ids of special tokens, those of sentinels included."""
+        return [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
+
     @property
     def continuation_prefix(self) -> str | None:
         """What begins a piece inside of a word (WordPiece's ``##``), or None for models that mark no such pieces."""

@@ -21,6 +21,7 @@ KNOWN = BertTokens(
     sep_id=3,
     mask_id=4,
     pad_id=0,
+    special_ids=(0, 1, 2, 3, 4),
     vocab_size=VOCAB_SIZE,
     continues_word=(np.arange(VOCAB_SIZE) >= FIRST_WORD) & (np.arange(VOCAB_SIZE) % 3 == 0),
 )

@@ -27,7 +27,7 @@ def reference_words(tokens: NDArray[np.int64]) -> list[list[int]]:
     words: list[list[int]] = []
     is_open = False
     for place, token in enumerate(tokens.tolist()):
-        if token in (KNOWN.cls_id, KNOWN.sep_id, KNOWN.mask_id, KNOWN.pad_id):
+        if token in KNOWN.special_ids:
             is_open = False
         elif is_open and KNOWN.continues_word[token]:
             words[-1].append(place)
@@ -105,6 +105,14 @@ def test_choose_masked_few_tokens_masks_no_more_than_there_are() -> None:
         assert choose_masked(tokens, KNOWN, sampling, Draws(1)).tolist() == [1]
 
 
+@pytest.mark.parametrize("mask_type", ["token", "word", "ngram"])
+def test_choose_masked_unknown_words_only_masks_nothing(mask_type: MaskType) -> None:
+    tokens = np.array([KNOWN.cls_id, 1, 1, KNOWN.sep_id, 1, KNOWN.sep_id])
+    masked = choose_masked(tokens, KNOWN, replace(SAMPLING, mask_type=mask_type), Draws(1))
+    assert masked.tolist() == []
+    assert replace_masked(tokens, masked, KNOWN, Draws(1)).tolist() == tokens.tolist()
+
+
 def test_choose_runs_lengths_are_proportional_to_one_over_n() -> None:
     """1, 1/2, 1/3 over 11/6, within five standard deviations; runs so rare that hardly two of them meet."""
     assert ngram_shares(3) == pytest.approx([6 / 11, 9 / 11, 1])
@@ -142,6 +150,6 @@ def test_replace_masked_is_eighty_ten_ten() -> None:
     for count, share in ((int((seen == KNOWN.mask_id).sum()), 0.8), (len(other), 0.1)):
         assert abs(count - 30_000 * share) < 5 * np.sqrt(30_000 * share * (1 - share))
     assert not np.isin(other, KNOWN.special_ids).any()
-    assert np.isin([1, 5, 9], replace_masked(tokens, np.arange(40_000), replace(KNOWN, vocab_size=12), Draws(1))).all()
+    assert np.isin([5, 6, 11], replace_masked(tokens, np.arange(40_000), replace(KNOWN, vocab_size=12), Draws(1))).all()
     assert other.max() > VOCAB_SIZE - 40
     assert abs(other.mean() - VOCAB_SIZE / 2) < 5 * VOCAB_SIZE / np.sqrt(12 * len(other)) + 5
