@@ -193,10 +193,9 @@ def make_sample(segments: Segments, sampling: BertSampling, known: BertTokens, d
     text = np.concatenate(list(_with_special_tokens(segments, known)))
     masked = choose_masked(text, known, sampling, draws)
     seen = replace_masked(text, masked, known, draws)
-    missing = sampling.seq_length - len(text)
-    assert missing >= 0, "the segments fit"
-    labels = np.pad(text, (0, missing), constant_values=known.pad_id)
-    tokens = np.pad(seen, (0, missing), constant_values=known.pad_id)
+    assert len(text) <= sampling.seq_length, "the segments fit"
+    labels, tokens = np.full((2, sampling.seq_length), known.pad_id)
+    labels[: len(text)], tokens[: len(text)] = text, seen
     loss_mask, token_types, padding_mask = np.zeros((3, sampling.seq_length), np.int64)
     loss_mask[masked] = 1
     padding_mask[: len(text)] = 1
