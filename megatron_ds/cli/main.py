@@ -35,11 +35,18 @@ def _checkpoint(argv: Sequence[str]) -> None:
     checkpoint_tools.main(argv)
 
 
+def _generate(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import generate
+
+    generate.main(argv)
+
+
 _COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
     "preprocess": (_preprocess, "turn texts into token files for training"),
     "merge-data": (_merge_data, "join token files into one pair"),
     "data": (_data, "inspect token files, show a step's samples, build sample indices"),
     "checkpoint": (_checkpoint, "inspect, verify, compare, merge and convert checkpoints"),
+    "generate": (_generate, "go on with prompts, with a checkpoint's model"),
 }
 
 
@@ -47,6 +54,8 @@ def main() -> None:
     """Runs the subcommand that the command line names."""
     set_up_logging()
     words = [_with_dashes(word) for word in sys.argv[1:]]
+    if words and words[0].startswith("--local-rank="):
+        del words[0]  # DeepSpeed's launcher writes it before all others; ranks come from the environment
     if words and words[0] in _COMMANDS:
         command, _ = _COMMANDS[words[0]]
         run_or_exit(lambda: command(words[1:]))

@@ -11,7 +11,7 @@ from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.config.rules import PROGRAMS, padding_step, too_little_padding
 from megatron_ds.config.settings import DEFAULT_ORIGIN
-from megatron_ds.data import check_data, other_tokenizers, samples_needed
+from megatron_ds.data import other_tokenizers, run_data_problems
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.training.monitors import monitor_problems
@@ -64,24 +64,22 @@ def check_run_data(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem], l
     Returns:
         The run with what it needs to know of the tokenizer, the tokenizer's problems, and those of the data.
     """
-    resolved, fingerprint, tokenizer_problems = _with_tokenizer(resolved)
+    resolved, tokenizer, tokenizer_problems = _with_tokenizer(resolved)
     run = resolved.run
-    data_problems = check_data(
-        run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
-    )
-    if fingerprint is not None and not data_problems:
+    data_problems = run_data_problems(run, tokenizer)
+    if tokenizer is not None and not data_problems:
         try:
-            data_problems += other_tokenizers(run.data, fingerprint)
+            data_problems += other_tokenizers(run.data, tokenizer.fingerprint)
         except MegatronDsError as error:
             data_problems += error.problems
     return resolved, tokenizer_problems, data_problems
 
 
-def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, str | None, list[Problem]]:
+def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, Tokenizer | None, list[Problem]]:
     """Takes from the tokenizer what the run needs to know of it; without one it has to be given.
 
     Returns:
-        The run, the tokenizer's fingerprint if there is one, and the problems.
+        The run, the tokenizer if there is one, and the problems.
     """
     run = resolved.run
     tokenizer: Tokenizer | None = None
@@ -92,7 +90,7 @@ def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, str | None, lis
             return resolved, None, list(error.problems)
     resolved, vocabulary_problems = _with_vocabulary(resolved, tokenizer)
     resolved, eod_problems = _with_eod(resolved, tokenizer)
-    return resolved, tokenizer.fingerprint if tokenizer else None, vocabulary_problems + eod_problems
+    return resolved, tokenizer, vocabulary_problems + eod_problems
 
 
 def _with_vocabulary(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> tuple[ResolvedRun, list[Problem]]:

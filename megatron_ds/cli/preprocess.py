@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from megatron_ds.cli.numbers import at_least_one, at_least_zero
 from megatron_ds.cli.preprocess_report import no_text, report, tell_of_earlier
 from megatron_ds.cli.progress import Progress
 from megatron_ds.cli.token_files import files_of, folders_in_the_way, named_io_errors
@@ -123,19 +124,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--append-eod", action="store_true", help="end each document with the end-of-document id")
     parser.add_argument("--skip-bad-lines", action="store_true", help="leave bad lines out and count them")
-    parser.add_argument("--workers", type=_at_least_one, default=_num_cores(), help="processes (all cores)")
+    parser.add_argument("--workers", type=at_least_one, default=_num_cores(), help="processes (all cores)")
     parser.add_argument(
         "--partitions",
-        type=_at_least_one,
+        type=at_least_one,
         default=1,
         help="parts of the input that are read at the same time, sharing the workers (1); same files as with 1",
     )
     parser.add_argument(
-        "--log-interval", type=_at_least_one, default=1000, help="documents between updates of the progress (1000)"
+        "--log-interval", type=at_least_one, default=1000, help="documents between updates of the progress (1000)"
     )
     parser.add_argument(
         "--log-interval-seconds",
-        type=_at_least_zero,
+        type=at_least_zero,
         default=10,
         help="least time between two lines of progress where there is no terminal (10)",
     )
@@ -152,10 +153,10 @@ def _parser() -> argparse.ArgumentParser:
     group.add_argument("--tokenizer-model", help="SentencePieceTokenizer: the .model file")
     group.add_argument("--vocab-file", help="GPT2BPETokenizer: vocab.json; BertWordPiece…: vocab.txt")
     group.add_argument("--merge-file", "--merges-file", help="GPT2BPETokenizer: merges.txt")
-    group.add_argument("--vocab-size", type=_at_least_one, help="NullTokenizer: number of ids")
+    group.add_argument("--vocab-size", type=at_least_one, help="NullTokenizer: number of ids")
     group.add_argument(
         "--vocab-extra-ids",
-        type=_at_least_zero,
+        type=at_least_zero,
         default=0,
         metavar="N",
         help="sentinels <extra_id_0> … for T5 that get ids after the vocabulary (0)",
@@ -172,21 +173,6 @@ def _parser() -> argparse.ArgumentParser:
         help="give the string of a special token in a document its one id; otherwise it is plain text",
     )
     return parser
-
-
-def _at_least_one(text: str) -> int:
-    return _whole_number(text, 1)
-
-
-def _at_least_zero(text: str) -> int:
-    return _whole_number(text, 0)
-
-
-def _whole_number(text: str, least: int) -> int:
-    # ASCII alone, as `int` would take 1_0 and the digits of any script; 18 digits are always an int64.
-    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) >= least):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number of {least} or more")
-    return int(text)
 
 
 def _num_cores() -> int:

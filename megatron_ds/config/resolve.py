@@ -214,9 +214,8 @@ def _read_preset(sources: _Sources) -> None:
 def _settled(sources: _Sources, environ: Mapping[str, str]) -> tuple[Settings, list[Problem]]:
     """Puts all values together in their order, fills what follows from others, and checks the rules."""
     given, problems = merge_claims({**sources.preset, **sources.options}, sources.file)
-    world_size, world_problems = _world_size(environ)
-    origin = "WORLD_SIZE" if "WORLD_SIZE" in environ else "WORLD_SIZE, which is not set"
-    settings = Settings(given, world_size, origin)
+    processes, world_problems = world_size(environ)
+    settings = Settings(given, processes.value, processes.origin)
     filled, batch_problems = merge_batch_sizes(settings, sources.file.accumulation)
     settings, range_problems = _with_derived(settings, filled)
     if sources.file.accumulation is not None and "training.global_batch_size" in settings:
@@ -254,14 +253,16 @@ def _with_derived(settings: Settings, derived: Mapping[str, Given]) -> tuple[Set
     return settings, problems
 
 
-def _world_size(environ: Mapping[str, str]) -> tuple[int, list[Problem]]:
+def world_size(environ: Mapping[str, str]) -> tuple[Given, list[Problem]]:
+    """The number of processes, 1 where ``WORLD_SIZE`` is unset or wrong, and the problem of a wrong one."""
     text = environ.get("WORLD_SIZE", "1")
+    origin = "WORLD_SIZE" if "WORLD_SIZE" in environ else "WORLD_SIZE, which is not set"
     # The length goes first: Python refuses to read numbers of thousands of digits.
     if text.isdecimal() and len(text) <= len(str(MOST_RANKS)) and 0 < int(text) <= MOST_RANKS:
-        return int(text), []
+        return Given(int(text), origin), []
     source = Source("WORLD_SIZE", shortened(text), "the environment")
     message = f"the number of processes is a whole number from 1 to {MOST_RANKS}"
-    return 1, [Problem(message, (source,), "see to the launcher")]
+    return Given(1, origin), [Problem(message, (source,), "see to the launcher")]
 
 
 def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:

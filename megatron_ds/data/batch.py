@@ -90,7 +90,7 @@ def make_batch(
     """
     stacked = np.asarray(samples)
     if vocab_size is not None:
-        _check_ids(stacked, vocab_size)
+        check_ids(stacked, vocab_size)
     whole = torch.from_numpy(stacked)
     # Views: the model's first layer reads each of them once, so that copies would be the greater part of the work.
     tokens, labels = whole[:, :-1], whole[:, 1:]
@@ -102,7 +102,16 @@ def make_batch(
     return Batch(tokens, labels, torch.from_numpy(mask.astype(np.float32)), ids)
 
 
-def _check_ids(tokens: NDArray[np.int64], vocab_size: int) -> None:
+def check_ids(tokens: NDArray[np.int64], vocab_size: int) -> None:
+    """Refuses tokens that are no ids of a vocabulary.
+
+    Args:
+        tokens: at least one.
+        vocab_size: ids in use.
+
+    Raises:
+        DataError: a token is below 0, or `vocab_size` or more.
+    """
     # As unsigned numbers, negative ids are the largest: one pass finds both kinds.
     if tokens.view(np.uint64).max() < vocab_size:
         return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from megatron_ds.data.batch import Target
+from megatron_ds.data.batch import Target, check_ids
+from megatron_ds.data.bert_samples import BertSample
 
 
 @dataclass(frozen=True)
@@ -61,3 +63,31 @@ class BertBatch:
             change(self.loss_mask),
             None if self.sop_labels is None else change(self.sop_labels),
         )
+
+
+def make_bert_batch(samples: Sequence[BertSample], vocab_size: int | None = None) -> BertBatch:
+    """Stacks samples into a batch.
+
+    Args:
+        samples: at least one; all of them have two segments, or all have one.
+        vocab_size: ids in use. Ids beyond them are an error here; see `make_batch`.
+
+    Raises:
+        DataError: a token is no id of the vocabulary.
+    """
+    tokens, token_types, padding_mask, labels = (
+        np.stack([getattr(sample, name) for sample in samples])
+        for name in ("tokens", "token_types", "padding_mask", "labels")
+    )
+    if vocab_size is not None:
+        check_ids(labels, vocab_size)
+    loss_mask = np.stack([sample.loss_mask for sample in samples]).astype(np.float32)
+    sop_labels = [sample.sop_label for sample in samples]
+    return BertBatch(
+        torch.from_numpy(tokens),
+        torch.from_numpy(token_types),
+        torch.from_numpy(padding_mask),
+        torch.from_numpy(labels),
+        torch.from_numpy(loss_mask),
+        None if None in sop_labels else torch.tensor(sop_labels, dtype=torch.int64),
+    )

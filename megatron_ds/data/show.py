@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron_ds.data.build import build_gpt_datasets
+from megatron_ds.data.gpt_build import build_gpt_datasets
 from megatron_ds.data.samples import Origin, SampleCounts, batch_hash
 
 if TYPE_CHECKING:

@@ -43,6 +43,20 @@ class Joined:
 
 
 def start_distributed(timeout_minutes: float) -> Joined:
+    """Joins the process group that the launcher's environment describes, and has DeepSpeed use it.
+
+    Args:
+        timeout_minutes: how long a collective may wait.
+
+    Raises:
+        TrainingError: the processes can't meet.
+    """
+    joined = start_processes(timeout_minutes)
+    _join_deepspeed(dist.get_backend(), timedelta(minutes=timeout_minutes))
+    return joined
+
+
+def start_processes(timeout_minutes: float) -> Joined:
     """Joins the process group that the launcher's environment describes; alone when there is no launcher.
 
     Args:
@@ -76,7 +90,6 @@ def start_distributed(timeout_minutes: float) -> Joined:
     # Tells NCCL the device: a barrier that comes first would have to guess it from the rank's number.
     dist.all_reduce(torch.zeros(1, device=device))
     forget_port(rank)
-    _join_deepspeed(backend, timeout)
     return Joined(device, store)
 
 

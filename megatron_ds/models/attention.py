@@ -32,7 +32,7 @@ class AttentionScheme:
         mpu: where this rank sits.
         reset_position_ids: angles count from 0 in each document.
         reset_attention_mask: tokens attend to their own document only.
-        backend: ``--attention-backend``.
+        backend: ``--attention-backend``; or ``inference``, which needs no time for a length that was not there before.
     """
 
     def __init__(

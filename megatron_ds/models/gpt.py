@@ -54,7 +54,7 @@ def gpt_layers(
         mpu: where this rank sits.
         reset_position_ids: positions count from 0 in each document.
         reset_attention_mask: tokens attend to their own document only.
-        attention_backend: ``--attention-backend``.
+        attention_backend: ``--attention-backend``, or ``inference``; see `AttentionScheme`.
     """
     assert config.vocab_size is not None, "the vocabulary size is resolved before a model is built"
     vocab_size, padded_vocab_size = config.vocab_size, config.padded_vocab_size(mpu.tp_size)

@@ -1,4 +1,4 @@
-"""`SequentialModel`: a list of `LayerDef`s run one after the other in one process."""
+"""`SequentialModel`: `LayerDef`s run one after the other in one process, a whole model or one stage of it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ def _attach(root: nn.Module, name: str, module: nn.Module) -> None:
 
 
 class SequentialModel(nn.Module):
-    """The whole model in one module, for a pipeline size of one.
+    """Layers in one module: the whole model for a pipeline size of one, or a stage's part of it.
 
-    ``named_parameters()`` gives the canonical names; `num_layers` is the length of the definition.
+    ``named_parameters()`` gives the canonical names; `num_layers` is the length of the definition; `steps` are what
+    runs, one after the other.
 
     Args:
-        layers: the model's definition.
+        layers: the model's definition, or a stretch of it. A layer whose module belongs to an earlier stage gets a copy
+            of its own, under the same canonical names.
         build: makes a layer's module; `LayerDef.build` by default.
         join: puts layers that are run again in the backward pass together to one step each; see `with_recomputation`.
     """
@@ -42,16 +44,17 @@ class SequentialModel(nn.Module):
         modules: dict[str, nn.Module] = {}
         steps: list[Step] = []
         for layer in layers:
-            if layer.tied_to is None:
-                modules[layer.name] = build(layer)
-                _attach(self, layer.name, modules[layer.name])
-            steps.append(_step(layer, modules[layer.tied_to or layer.name]))
+            owner = layer.tied_to or layer.name
+            if owner not in modules:
+                modules[owner] = build(layer)
+                _attach(self, owner, modules[owner])
+            steps.append(_step(layer, modules[owner]))
         self.num_layers = len(steps)
-        self._steps = join(steps)
+        self.steps = join(steps)
 
     def forward(self, inputs: Activations) -> Activations:
         """Runs all layers, from tokens ``[B, S]`` to what the last one returns."""
-        for step in self._steps:
+        for step in self.steps:
             inputs = step(inputs)
         return inputs
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import islice
+from typing import Any
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data.samples import DatasetOf
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
 
 
 def mean_losses(
-    run: RunConfig, engine: TrainEngine, dataset: SampleDataset, mpu: ModelParallelUnit
+    run: RunConfig, engine: TrainEngine, dataset: DatasetOf[Any], mpu: ModelParallelUnit
 ) -> dict[str, float]:
     """The model's losses by name, each a mean over the labels of the first ``eval_iters`` global batches of `dataset`.
 

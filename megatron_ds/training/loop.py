@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data import GptDatasets
-from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data import Datasets
+from megatron_ds.data.samples import DatasetOf
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.errors import Problem, TrainingError
 from megatron_ds.mpu import ModelParallelUnit
@@ -21,7 +22,7 @@ from megatron_ds.utils.logging import logger
 def train(
     run: RunConfig,
     engine: TrainEngine,
-    datasets: GptDatasets,
+    datasets: Datasets[Any],
     mpu: ModelParallelUnit,
     reporter: Reporter,
     save: Callable[[Path], None],
@@ -52,7 +53,7 @@ def train(
         step = engine.progress.step
         return step == training.train_iters or (interval is not None and step % interval == 0)
 
-    def evaluate(split: str, sets: Mapping[str, SampleDataset]) -> None:
+    def evaluate(split: str, sets: Mapping[str, DatasetOf[Any]]) -> None:
         for name, dataset in sets.items():
             reporter.evaluation(engine.progress, split, name, mean_losses(run, engine, dataset, mpu))
         reporter.restart_clock()

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
+from megatron_ds.data import Datasets, TrainingOrder, build_run_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
 from megatron_ds.models import AttentionScheme, Recompute, check_kernel, model_layers, model_losses, whole_model_specs
@@ -113,11 +114,9 @@ def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:
     )
 
 
-def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
-    return build_gpt_datasets(
-        run.data,
-        seq_length=run.model.seq_length,
-        seed=run.training.seed,
+def _datasets(run: RunConfig, joined: Joined) -> Datasets[Any]:
+    return build_run_datasets(
+        run,
         samples=samples_needed(run),
         is_builder=os.environ["LOCAL_RANK"] == "0",
         # No collective: indexing may take longer than one waits.
