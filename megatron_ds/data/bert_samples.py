@@ -40,6 +40,11 @@ class BertSample:
     loss_mask: NDArray[np.int64]
     sop_label: int | None
 
+    def stacked(self) -> NDArray[np.int64]:
+        """All of it in one array, of which two samples have the same only if they are the same."""
+        order = np.full_like(self.tokens, -1 if self.sop_label is None else self.sop_label)
+        return np.stack([self.tokens, self.token_types, self.padding_mask, self.labels, self.loss_mask, order])
+
 
 @dataclass(frozen=True)
 class Segments:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from megatron_ds.data.batch import Batch, make_batch
-from megatron_ds.data.boundaries import DocumentBoundaries
-from megatron_ds.data.samples import DatasetOf, SampleDataset
+from megatron_ds.data.samples import DatasetOf
 from megatron_ds.errors import DataError, Problem
 
 SampleT = TypeVar("SampleT")
@@ -20,46 +17,6 @@ BatchT = TypeVar("BatchT")
 
 
 def global_batches(
-    dataset: SampleDataset,
-    *,
-    consumed_samples: int,
-    micro_batch_size: int,
-    global_batch_size: int,
-    dp_rank: int,
-    dp_size: int,
-    num_workers: int = 0,
-    vocab_size: int | None = None,
-    boundaries: DocumentBoundaries | None = None,
-) -> Iterator[list[Batch]]:
-    """A GPT's micro-batches on this rank; see `collated_batches`.
-
-    Args:
-        dataset: the samples.
-        consumed_samples: samples that all ranks together have used before.
-        micro_batch_size: samples per micro-batch.
-        global_batch_size: samples per step over all ranks, a multiple of ``micro_batch_size x dp_size``.
-        dp_rank: this process's data-parallel rank.
-        dp_size: data-parallel size.
-        num_workers: background processes; 0 reads in this process.
-        vocab_size: ids in use; None leaves tokens unchecked.
-        boundaries: what the end of a document changes; None when nothing.
-
-    Raises:
-        DataError: a step is asked for that the data set has no samples for, or a token is no id of the vocabulary.
-    """
-    return collated_batches(
-        dataset,
-        partial(make_batch, vocab_size=vocab_size, boundaries=boundaries),
-        consumed_samples=consumed_samples,
-        micro_batch_size=micro_batch_size,
-        global_batch_size=global_batch_size,
-        dp_rank=dp_rank,
-        dp_size=dp_size,
-        num_workers=num_workers,
-    )
-
-
-def collated_batches(
     dataset: DatasetOf[SampleT],
     collate: Callable[[Sequence[SampleT]], BatchT],
     *,

@@ -13,7 +13,7 @@ from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data.batch import Batch, TrainingBatch, make_batch
 from megatron_ds.data.bert_batch import make_bert_batch
 from megatron_ds.data.boundaries import DocumentBoundaries
-from megatron_ds.data.loader import collated_batches
+from megatron_ds.data.loader import global_batches
 from megatron_ds.data.samples import DatasetOf
 from megatron_ds.mpu import ModelParallelUnit, derive_seed
 
@@ -49,7 +49,7 @@ def _batches(
     consumed_samples: int,
     collate: Callable[[Sequence[SampleT]], BatchT],
 ) -> Iterator[list[BatchT]]:
-    return collated_batches(
+    return global_batches(
         dataset,
         collate,
         consumed_samples=consumed_samples,

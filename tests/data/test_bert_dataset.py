@@ -13,7 +13,7 @@ from megatron_ds.data import bert_build
 from megatron_ds.data.bert_batch import BertBatch, make_bert_batch
 from megatron_ds.data.bert_samples import BertSample, cut_to_fit, split_in_two
 from megatron_ds.data.draws import Draws
-from megatron_ds.data.loader import collated_batches
+from megatron_ds.data.loader import global_batches
 from megatron_ds.errors import DataError
 from tests.data.bert import KNOWN, build_bert, numbered_sentences, write_sentences
 
@@ -223,7 +223,7 @@ def test_origin_names_the_document(tmp_path: Path) -> None:
 
 
 def batches(dataset: Any, dp_rank: int = 0, dp_size: int = 1, consumed: int = 0, workers: int = 0) -> list[BertBatch]:
-    steps = collated_batches(
+    steps = global_batches(
         dataset,
         make_bert_batch,
         consumed_samples=consumed,
