@@ -20,6 +20,9 @@ from megatron_ds.mpu import ModelParallelUnit
 
 # Options that can be left out of the cases: they change neither the model nor how a step is worked out.
 _EXCEPTIONS = {
+    "model.model_type": "tests/engine/test_bert.py, as the next two",
+    "model.bert_binary_head": "see model_type",
+    "model.num_tokentypes": "see model_type",
     "parallel.distributed_timeout_minutes": "how long is waited",
     "training.eval_interval": "when something is measured; the cases evaluate every 4 steps",
     "training.eval_iters": "how long something is measured",
