@@ -10,7 +10,7 @@ from pathlib import Path
 from megatron_ds.checkpoint.find import LATEST, point_latest_at
 from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Manifest
 from megatron_ds.checkpoint.pending import WrittenFiles, describe_failure
-from megatron_ds.errors import Problem
+from megatron_ds.errors import CheckpointError, Problem
 
 
 def commit(folder: Path, tag: str, manifest: Manifest, written: Sequence[WrittenFiles]) -> Problem | None:
@@ -34,11 +34,42 @@ def commit(folder: Path, tag: str, manifest: Manifest, written: Sequence[Written
         except OSError as error:
             failures.append(f"rank 0 can't write {describe_failure(error, folder / tag)}")
     if not failures:
+        remove_checkpoint(_aside(folder, tag))
         return None
     if latest_tag(folder) != tag:
         # Makes room on a disk that may be full.
         remove_checkpoint(folder / tag)
     return _not_saved(folder, tag, failures)
+
+
+def make_room(folder: Path, tag: str) -> None:
+    """Removes what there is of a checkpoint that is to be written: of an attempt that was cut short, or of a run that
+    was then taken back to an earlier step.
+
+    The one that ``latest`` names gets another name instead, and goes when the new one is whole.
+
+    Args:
+        folder: of the run.
+        tag: the checkpoint's folder in it.
+
+    Raises:
+        CheckpointError: it can't be renamed.
+    """
+    if latest_tag(folder) != tag or not is_whole(folder / tag):
+        remove_checkpoint(folder / tag)
+        return
+    aside = _aside(folder, tag)
+    remove_checkpoint(aside)
+    try:
+        (folder / tag).rename(aside)
+        point_latest_at(folder, aside.name)
+    except OSError as error:
+        message = f"can't make room for {folder / tag}: {describe_failure(error, folder)}"
+        raise CheckpointError(Problem(message, advice="see that the folder can be written to")) from error
+
+
+def _aside(folder: Path, tag: str) -> Path:
+    return folder / f"{tag}.before"
 
 
 def remove_checkpoint(folder: Path) -> None:

@@ -16,6 +16,7 @@ from megatron_ds.errors import CheckpointError, Problem, Source
 from megatron_ds.utils.text import value_text
 
 LATEST = "latest"
+_OTHERWISE = {"--load": ", or add --allow-fresh-start to begin at step 0 when nothing is found"}
 
 # Model options that neither change the shape of a weight nor what it means.
 _FREE_ON_RESUME = {
@@ -47,28 +48,29 @@ class FoundCheckpoint:
     manifest: Manifest
 
 
-def find_checkpoint(folder: Path, step: int | None = None) -> FoundCheckpoint:
+def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load") -> FoundCheckpoint:
     """The checkpoint that `folder`'s tracker file ``latest`` names, or that of a step.
 
     Args:
         folder: of a run, or of one checkpoint inside it.
         step: whose checkpoint; the one that ``latest`` names by default.
+        option: which one the user gave the folder with, for messages.
 
     Raises:
         CheckpointError: there is none, or it is not whole. Says which file is missing.
     """
     if not folder.is_dir():
-        raise CheckpointError(Problem(f"there is no folder {folder}", advice="check the path given to --load"))
+        raise CheckpointError(Problem(f"there is no folder {folder}", advice=f"check the path given to {option}"))
     if step is not None:
-        return _opened(folder, f"global_step{step}", "--load-step names", "name a step that is there")
+        return _opened(folder, f"global_step{step}", f"step {step} is", "name a step that is there")
     if (folder / MANIFEST_NAME).is_file():
-        return _opened(folder.absolute().parent, folder.absolute().name, "--load names", "name another checkpoint")
+        return _opened(folder.absolute().parent, folder.absolute().name, f"{option} names", "name another checkpoint")
     tracker = folder / LATEST
     if not tracker.is_file():
         raise CheckpointError(
             Problem(
                 f"{folder} holds no checkpoint: it has no file named {LATEST}{_tags_hint(folder)}",
-                advice="check --load, or add --allow-fresh-start to begin at step 0 when nothing is found",
+                advice=f"check the path given to {option}" + _OTHERWISE.get(option, ""),
             )
         )
     advice = f"write the name of a whole checkpoint into {tracker}"
@@ -119,8 +121,10 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
         except CheckpointError as error:
             problems += error.problems
     if save is not None:
-        problems += _save_problems(Path(save), load, origins)
-        if run.checkpoint.finetune and load is not None and Path(load).resolve() == Path(save).resolve():
+        loaded = found.folder if found is not None else Path(load) if load is not None else None
+        goes_on_there = loaded is not None and loaded.resolve() == Path(save).resolve()
+        problems += _save_problems(Path(save), origins, goes_on_there=goes_on_there)
+        if run.checkpoint.finetune and goes_on_there:
             problems.append(
                 Problem(
                     f"--finetune begins a new run, and {save} holds the one that its weights are from",
@@ -266,7 +270,7 @@ def _model_options(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _save_problems(save: Path, load: str | None, origins: Mapping[str, str]) -> list[Problem]:
+def _save_problems(save: Path, origins: Mapping[str, str], *, goes_on_there: bool) -> list[Problem]:
     source = Source("save", str(save), origins.get("checkpoint.save", "--save"))
     if save.exists() and not save.is_dir():
         return [Problem(f"{save} is not a folder", (source,))]
@@ -274,8 +278,7 @@ def _save_problems(save: Path, load: str | None, origins: Mapping[str, str]) -> 
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         what = "is not a folder" if not nearest.is_dir() else "can't be written to"
         return [Problem(f"{save} can't be made: {nearest} {what}", (source,), "give another folder to --save")]
-    same = load is not None and Path(load).resolve() == save.resolve()
-    if not _holds_nothing(save) and not same:
+    if not _holds_nothing(save) and not goes_on_there:
         return [
             Problem(
                 f"{save} already holds another run's checkpoints",

@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from megatron_ds.checkpoint.weights import ModelWeights
@@ -83,5 +85,6 @@ def _write_safetensors(
             file.write(_bytes(weights.read(name).to(dtype)))
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+def _bytes(tensor: Tensor) -> memoryview:
+    array: NDArray[np.uint8] = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+    return array.data

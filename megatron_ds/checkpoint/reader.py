@@ -79,15 +79,16 @@ class CheckpointReader:
         return ModelWeights(self.model, self.specs, partial(self.read, kind=kind))
 
 
-def open_checkpoint(folder: Path, step: int | None = None) -> CheckpointReader:
+def open_checkpoint(folder: Path, step: int | None = None, option: str = "--input") -> CheckpointReader:
     """Opens a checkpoint.
 
     Args:
         folder: of a run, or of one checkpoint inside it.
         step: which one of the run's; the one that ``latest`` names by default.
+        option: which one the user gave the folder with, for messages.
 
     Raises:
         CheckpointError: there is none, or it is not whole.
     """
-    found = find_checkpoint(folder, step)
+    found = find_checkpoint(folder, step, option)
     return CheckpointReader(found.folder / found.tag, found.manifest)

@@ -11,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -40,6 +41,10 @@ DEEPSPEED_CLASSES: Mapping[str, type] = MappingProxyType(
 )
 
 
+# PyTorch keeps the classes that it allows in one list for all threads.
+_ONE_AT_A_TIME = Lock()
+
+
 def load_file(path: Path, allowed: Mapping[str, type] = MappingProxyType({})) -> Any:
     """Loads what ``torch.save`` wrote. Tensors of zip files are mapped: they take memory when they are read.
 
@@ -55,7 +60,7 @@ def load_file(path: Path, allowed: Mapping[str, type] = MappingProxyType({})) ->
     """
     classes = [(replacement, name) for name, replacement in allowed.items()]
     try:
-        with torch.serialization.safe_globals(classes):  # type: ignore[arg-type]
+        with _ONE_AT_A_TIME, torch.serialization.safe_globals(classes):  # type: ignore[arg-type]
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise CheckpointError(

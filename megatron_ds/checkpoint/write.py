@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,8 @@ from megatron_ds.config.partition import even_counts, stage_bounds
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ShardSpec, Topology
+
+_THREADS = 4
 
 # From the numbers of the layers to the same numbers, telling someone how far it is.
 Watch = Callable[[Iterable[int]], Iterable[int]]
@@ -90,11 +93,15 @@ def write_checkpoint(
         files: dict[str, FileRecord] = {}
         names = Names(manifest)
         specs = {name: ShardSpec.from_json(spec) for name, spec in manifest.parameters.items()}
-        for layer in watch(range(len(manifest.layers))):
-            own = {names.suffix(name): name for name in names.of_layer(layer)}
-            files |= _write_layer(folder, layer, own, weights, specs, precision, tp_size)
-            if state is not None:
-                files |= _write_state(folder, own.values(), state)
+        # Disk, hash and copies overlap; more threads would only hold more of a layer in memory.
+        with ThreadPoolExecutor(_THREADS, "writing") as pool:
+            for layer in watch(range(len(manifest.layers))):
+                own = {names.suffix(name): name for name in names.of_layer(layer)}
+                jobs = [pool.submit(_write_layer, folder, layer, own, weights, specs, precision, tp_size)]
+                if state is not None:
+                    jobs += [pool.submit(_write_state, folder, name, state) for name in own.values()]
+                for job in jobs:
+                    files |= job.result()
         recorded = {name: asdict(record) for name, record in files.items()}
         Manifest(**{**vars(manifest), "files": recorded}).write(folder)
         point_latest_at(output, folder.name)
@@ -126,22 +133,26 @@ def _write_layer(
     return files
 
 
-def _write_state(folder: Path, names: Iterable[str], state: TrainingState) -> dict[str, FileRecord]:
+def _write_state(folder: Path, name: str, state: TrainingState) -> dict[str, FileRecord]:
+    """Writes the states of one parameter."""
     files = {}
-    for name in names:
-        for kind in STATES:
-            file = parameter_file(name, kind)
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            files[file] = _save(folder / file, {"param": state.read(name, kind)})
+    for kind in STATES:
+        file = parameter_file(name, kind)
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        files[file] = _save(folder / file, {"param": state.read(name, kind)})
     return files
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     with HashedFile(path) as file:
-        # Clones, because a view would bring all of the memory that it is a view of.
-        own = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-        torch.save(own, file)  # type: ignore[arg-type]
+        torch.save({name: _alone(tensor) for name, tensor in tensors.items()}, file)  # type: ignore[arg-type]
         return file.complete()
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """A tensor without the rest of the memory that it may be a view of: PyTorch would save all of it."""
+    is_whole = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return tensor if is_whole else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _manifest(

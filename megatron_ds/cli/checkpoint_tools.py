@@ -30,6 +30,8 @@ def main(argv: Sequence[str]) -> None:
         "merge": (_merge, "all shards to one .safetensors or .pt file"),
         "to-fp32": (_to_fp32, "the optimizer's fp32 weights to one .safetensors or .pt file"),
         "reshard": (_reshard, "a checkpoint for another tensor x pipeline layout, optimizer included"),
+        "export": (_export, "a checkpoint for other programs: Hugging Face transformers, Megatron"),
+        "import": (_import, "a checkpoint from weights of other programs"),
     }
     if argv and argv[0] in commands:
         commands[argv[0]][0](argv[1:])
@@ -181,6 +183,18 @@ def _reshard(argv: Sequence[str]) -> None:
         watch=watched("layers"),
     )
     logger.info("%s: TP%d x PP%d", folder, arguments.target_tp, arguments.target_pp)
+
+
+def _export(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import checkpoint_export
+
+    checkpoint_export.main(argv)
+
+
+def _import(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import checkpoint_import
+
+    checkpoint_import.main(argv)
 
 
 def _count(text: str) -> int:

@@ -10,13 +10,19 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from megatron_ds.errors import MegatronDsError
+from megatron_ds.utils.output import drop_output_if_unread
 
 # Processes of one host start within a second or two of each other, on busy cores too.
 SECONDS_FOR_FIRST_REPORT = 4.0
 
+# What a shell says of a program that a closed pipe ended: 128 + SIGPIPE.
+_OUTPUT_UNREAD = 141
+
 
 def run_or_exit(main: Callable[[], None]) -> None:
     """Runs a command; on an error, ends the process with the error's code.
+
+    Where nobody reads the output any more, as with ``| head``, the command just ends.
 
     Args:
         main: the command.
@@ -27,8 +33,14 @@ def run_or_exit(main: Callable[[], None]) -> None:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+    except BrokenPipeError:
+        if not drop_output_if_unread():
+            _fail(traceback.format_exc(), 1)
+        os._exit(_OUTPUT_UNREAD)
     except Exception:
         _fail(traceback.format_exc(), 1)
+    finally:
+        drop_output_if_unread()
 
 
 def report_before_launch(error: MegatronDsError) -> NoReturn:
@@ -60,6 +72,7 @@ def _in_one_line(error: MegatronDsError) -> str:
 
 def _fail(message: str, exit_code: int) -> NoReturn:
     print(f"{rank_prefix()}{message}", file=sys.stderr, flush=True)
+    drop_output_if_unread()
     sys.stdout.flush()
     # Not sys.exit: threads of a process group whose other members wait for this rank would keep the process alive.
     os._exit(exit_code)

@@ -53,12 +53,16 @@ _COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
 def main() -> None:
     """Runs the subcommand that the command line names."""
     set_up_logging()
+    run_or_exit(_run)
+
+
+def _run() -> None:
     words = [_with_dashes(word) for word in sys.argv[1:]]
     if words and words[0].startswith("--local-rank="):
         del words[0]  # DeepSpeed's launcher writes it before all others; ranks come from the environment
     if words and words[0] in _COMMANDS:
         command, _ = _COMMANDS[words[0]]
-        run_or_exit(lambda: command(words[1:]))
+        command(words[1:])
         return
     if words == ["--version"]:
         print(megatron_ds.__version__)

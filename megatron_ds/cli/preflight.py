@@ -107,7 +107,9 @@ def _with_vocabulary(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> tupl
     if given < size:
         source = Source("vocab_size", str(given), resolved.origins["model.vocab_size"])
         message = f"vocab_size {given} is smaller than the tokenizer's vocabulary of {size} ids"
-        return resolved, [Problem(message, (source,), "leave vocab_size out, or make it larger")]
+        # Data and end-of-document ids are the tokenizer's: compared with its size, they give no problem of their own.
+        enough = resolved.with_vocab_size(size)
+        return enough, [Problem(message, (source,), f"leave vocab_size out, or give {size} or more")]
     return resolved, []
 
 

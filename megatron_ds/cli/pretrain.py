@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
+from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems
+from megatron_ds.checkpoint.run_lock import run_lock
 from megatron_ds.cli.errors import report_before_launch, run_or_exit
 from megatron_ds.cli.preflight import preflight
-from megatron_ds.config import describe
-from megatron_ds.errors import MegatronDsError
+from megatron_ds.config import ResolvedRun, collect, describe, describe_draft, draft
+from megatron_ds.errors import ConfigError, MegatronDsError
 from megatron_ds.utils.logging import logger, set_up_logging
 
 
@@ -29,18 +33,49 @@ def _pretrain(family: str, argv: Sequence[str]) -> None:
     try:
         resolved, found = preflight(argv, os.environ, family)
     except MegatronDsError as error:
+        _print_what_is_known(argv)
         report_before_launch(error)
-    for note in resolved.notes:
-        logger.info(note)
     if resolved.print_config:
         logger.info(describe(resolved))
         return
-    # Torch and DeepSpeed take seconds to import, so everything above does without them.
-    from megatron_ds.engine.failure import failing_together
-    from megatron_ds.training.pretrain import pretrain
+    for note in resolved.notes:
+        logger.info(note)
+    with _folder_of(resolved, found):
+        # Torch and DeepSpeed take seconds to import, so everything above does without them.
+        from megatron_ds.engine.failure import failing_together
+        from megatron_ds.training.pretrain import pretrain
 
-    with failing_together():
-        pretrain(resolved, found)
+        with failing_together():
+            pretrain(resolved, found)
+
+
+@contextmanager
+def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator[None]:
+    """Keeps other runs out of the folder of ``--save``; the run's first process does that for all of them."""
+    run, origins = resolved.run, resolved.origins
+    if run.checkpoint.save is None or os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(run_lock(Path(run.checkpoint.save), origins["checkpoint.save"]))
+            # Another run may have come and gone since the first look.
+            found_now, problems = checkpoint_problems(run, origins)
+            if problems:
+                raise ConfigError(problems)
+            if found_now is not None and found is not None and found_now.tag != found.tag:
+                raise ConfigError(f"{found.folder} has a newer checkpoint than a moment ago: start again")
+        except MegatronDsError as error:
+            report_before_launch(error)
+        yield
+
+
+def _print_what_is_known(argv: Sequence[str]) -> None:
+    """What ``--print-config`` can tell of a run that has problems, of its options or others."""
+    known = draft(argv, os.environ)
+    if known.print_config:
+        resolved, problems = collect(argv, os.environ)
+        logger.info("%s\n", describe_draft(known) if resolved is None or problems else describe(resolved))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from megatron_ds.config.blocks import (
     RunConfig,
     TrainingConfig,
 )
-from megatron_ds.config.report import describe, write_resolved
-from megatron_ds.config.resolve import ResolvedRun, collect, resolve
+from megatron_ds.config.report import describe, describe_draft, write_resolved
+from megatron_ds.config.resolve import collect, draft, resolve
+from megatron_ds.config.resolved import Draft, ResolvedRun
 
 __all__ = [
     "CheckpointConfig",
     "DataConfig",
+    "Draft",
     "LoggingConfig",
     "ModelConfig",
     "OptimizerConfig",
@@ -25,6 +27,8 @@ __all__ = [
     "TrainingConfig",
     "collect",
     "describe",
+    "describe_draft",
+    "draft",
     "resolve",
     "write_resolved",
 ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatron_ds.config.catalog import all_options, block_classes, check_text, convert_json
 from megatron_ds.config.files import ConfigFile, read_model_preset
-from megatron_ds.config.settings import Given, did_you_mean, wrong_value
+from megatron_ds.config.other_names import advice_for, renamed
+from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
+from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import ConfigError, Problem, Source
+from megatron_ds.utils.text import quoted
 
 
 @dataclass
@@ -41,7 +44,7 @@ def read_block(content: Any, prefix: str) -> Block:
     """
     block = Block()
     if not isinstance(content, dict):
-        block.problems.append(Problem(f"{prefix.rstrip('.')} is an object {{…}} with blocks, not {content!r}"))
+        block.problems.append(Problem(f"{prefix.rstrip('.')} is an object {{…}} with blocks, not {quoted(content)}"))
         return block
     for name, options in content.items():
         if name == "world_size":
@@ -51,20 +54,17 @@ def read_block(content: Any, prefix: str) -> Block:
         elif name == "model" and isinstance(options, str):
             _read_preset_name(block, options, f"{prefix}model")
         elif not isinstance(options, dict):
-            block.problems.append(Problem(f"{prefix}{name} is an object {{…}} with options, not {options!r}"))
+            block.problems.append(Problem(f"{prefix}{name} is an object {{…}} with options, not {quoted(options)}"))
         else:
             _read_options(block, name, options, prefix + name)
     return block
 
 
 def _unknown_block(name: str, prefix: str) -> Problem:
-    homes = [option.json_key for option in all_options().values() if option.name == name]
-    if homes:
-        return Problem(f"unknown block {prefix}{name}: the option's place is {homes[0]}")
-    return Problem(
-        f"unknown block {prefix}{name}{did_you_mean(name, block_classes())}",
-        advice="the blocks are " + ", ".join(block_classes()),
-    )
+    hint = _hint(name)
+    guess = did_you_mean(name, block_classes()) if hint is None else ""
+    blocks = "the blocks are " + ", ".join(block_classes())
+    return Problem(f"unknown block {prefix}{name}{guess}", advice=hint or blocks)
 
 
 def _read_options(block: Block, name: str, options: Mapping[str, Any], label: str) -> None:
@@ -80,7 +80,7 @@ def _read_options(block: Block, name: str, options: Mapping[str, Any], label: st
                 block.options[option.path] = Given(convert_json(option, value), origin)
             except ValueError as error:
                 block.failed.add(option.path)
-                block.problems.append(wrong_value(key, value, origin, str(error)))
+                block.problems.append(wrong_option_value(option, value, origin, error))
 
 
 def _read_preset_name(block: Block, value: Any, origin: str) -> None:
@@ -95,15 +95,25 @@ def _read_preset_name(block: Block, value: Any, origin: str) -> None:
 
 
 def _unknown_option(block: str, key: str, label: str) -> Problem:
-    homes = [option.json_key for option in all_options().values() if option.name == key]
-    if homes:
-        return Problem(f"unknown key {label}.{key}: its place is {homes[0]}")
+    hint = _hint(key)
+    if hint is None:
+        siblings = [option.name for option in all_options().values() if option.block == block]
+        guess = did_you_mean(key, siblings)
+        return Problem(f"unknown key {label}.{key}{guess}", advice="" if guess else "docs/config.md lists all options")
+    return Problem(f"unknown key {label}.{key}", advice=hint)
+
+
+def _hint(key: str) -> str | None:
+    """Where an option stands whose name, flag or name elsewhere is `key`, or what to do instead."""
+    flag = "--" + key.replace("_", "-")
     for option in all_options().values():
-        meaning = option.switches.get("--" + key.replace("_", "-"))
-        if meaning is not None:
-            return Problem(f'unknown key {label}.{key}: in a JSON it is "{option.name}": "{meaning}"')
-    siblings = [option.name for option in all_options().values() if option.block == block]
-    return Problem(f"unknown key {label}.{key}{did_you_mean(key, siblings)}")
+        if option.name == key:
+            return f"its place is {option.json_key}"
+        if flag in option.switches:
+            return f'in a JSON it is "{option.name}": "{option.switches[flag]}", in megatron_ds.{option.block}'
+        if flag in option.aliases or option.name == renamed(key):
+            return f'in a JSON it is "{option.name}", in megatron_ds.{option.block}'
+    return advice_for(key)
 
 
 def block_of_config_file(file: ConfigFile) -> tuple[Any, str]:
@@ -153,7 +163,11 @@ def read_preset(preset: Given) -> tuple[dict[str, Given], list[Problem], str]:
     origin = f"preset {file.label.removesuffix('.json')}"
     options = {path: Given(given.value, origin) for path, given in block.options.items()}
     problems = [
-        Problem(f"{file.label}: {problem.message}", tuple(_in_file(s, file.label) for s in problem.sources))
+        replace(
+            problem,
+            message=f"{file.label}: {problem.message}",
+            sources=tuple(_in_file(source, file.label) for source in problem.sources),
+        )
         for problem in block.problems
     ]
     return options, problems, file.note

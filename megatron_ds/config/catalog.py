@@ -84,6 +84,18 @@ class Option:
         return self.field.description or ""
 
     @property
+    def range_text(self) -> str:
+        """The numbers that are allowed, in words; empty where nothing bounds them."""
+        words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+        bounds = [
+            f"{word} {bound:g}" if isinstance(bound, float) else f"{word} {bound}"
+            for one in self.field.metadata
+            for attribute, word in words.items()
+            if (bound := getattr(one, attribute, None)) is not None
+        ]
+        return " and ".join(bounds)
+
+    @property
     def json_key(self) -> str:
         """The key in a DeepSpeed JSON."""
         return f"megatron_ds.{self.path}"

@@ -135,7 +135,7 @@ PASSED: Mapping[str, Mapping[str, Kind]] = {
         "buffer_dtype": kinds.DTYPE,
         "keep_in_fp32_modules": kinds.AUTO_OR_NAMES,
     },
-    "checkpoint": {"tag_validation": kinds.TAG_VALIDATION, "checkpoint_serialization": kinds.SWITCH},
+    "checkpoint": {"tag_validation": kinds.TAG_VALIDATION},
     "checkpoint.parallel_write": {"pipeline_stage": kinds.SWITCH},
     "comms_logger": {
         "enabled": kinds.SWITCH,
@@ -335,6 +335,9 @@ REFUSED: Mapping[str, Refusal] = {
     "weight_quantization": Refusal("it is for inference", "take it out", (None,)),
     "aio.use_gds": Refusal("GPUDirect storage isn't tested here", "remove the key"),
     "datastates_ckpt": Refusal("this writer isn't tested here", _LATER),
+    "checkpoint.checkpoint_serialization": Refusal(
+        "files are always zip archives, whose tensors can be mapped into memory", "remove the key", (True, None)
+    ),
     "checkpoint.load_universal": Refusal("universal checkpoints come later", "remove the key"),
     "checkpoint.use_node_local_storage": Refusal("a checkpoint is one shared folder here", "remove the key"),
     "checkpoint.writer": Refusal("other checkpoint writers aren't tested here", _LATER, (None,)),

@@ -19,8 +19,11 @@ from megatron_ds.config.deepspeed_keys import (
 )
 from megatron_ds.config.deepspeed_kinds import COUNT, POSITIVE
 from megatron_ds.config.files import ConfigFile
-from megatron_ds.config.settings import Given, did_you_mean, wrong_value
+from megatron_ds.config.other_names import advice_for
+from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
+from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import Problem, Source
+from megatron_ds.utils.text import quoted
 
 AUTO = "auto"
 
@@ -118,7 +121,7 @@ def _key_problems(content: Mapping[str, Any], label: str, block: str) -> Iterato
         elif dotted in PASSED and isinstance(value, Mapping):
             yield from _key_problems(value, label, dotted)
         elif dotted in PASSED and value is not None:
-            yield Problem(f"{label}: {dotted} is an object {{…}}, not {value!r}")
+            yield Problem(f"{label}: {dotted} is an object {{…}}, not {quoted(value)}")
 
 
 def _unknown_key(key: str, label: str, block: str) -> Problem:
@@ -127,7 +130,8 @@ def _unknown_key(key: str, label: str, block: str) -> Problem:
     homes += [option.json_key for option in all_options().values() if option.name == key]
     if not hint and homes:
         hint = f"; its place is {homes[0]}"
-    return Problem(f"{label}: unknown key {f'{block}.{key}'.lstrip('.')}{hint}")
+    advice = "" if hint else advice_for(key) or "docs/config.md lists DeepSpeed's keys and our options"
+    return Problem(f"{label}: unknown key {f'{block}.{key}'.lstrip('.')}{hint}", advice=advice)
 
 
 def _passed_on(content: Mapping[str, Any], block: str) -> dict[str, Any]:
@@ -159,7 +163,7 @@ def _claim_value(result: DeepSpeedFile, key: str, path: str, value: Any) -> None
         result.claims.append(Claim(path, Given(convert_json(all_options()[path], value), origin)))
     except ValueError as error:
         result.failed.add(path)
-        result.problems.append(wrong_value(key, value, origin, str(error)))
+        result.problems.append(wrong_option_value(all_options()[path], value, origin, error, key))
 
 
 def _read_scale_power(result: DeepSpeedFile, content: Mapping[str, Any]) -> None:
@@ -190,7 +194,7 @@ def _read_optimizer_type(result: DeepSpeedFile, content: Mapping[str, Any]) -> N
     if kind is not None and str(kind).lower() not in [name.lower() for name in OPTIMIZER_TYPES]:
         result.problems.append(
             Problem(
-                f"{result.label}: optimizer.type {kind!r} isn't supported: its gradient norm, clipping or states "
+                f"{result.label}: optimizer.type {quoted(kind)} isn't supported: its gradient norm, clipping or states "
                 "are not the same at every layout",
                 advice=f"use {' or '.join(OPTIMIZER_TYPES)}; both mean AdamW",
             )
@@ -205,7 +209,7 @@ def _read_scheduler(result: DeepSpeedFile, content: Mapping[str, Any]) -> None:
     if not isinstance(kind, str) or kind not in SCHEDULER_STYLES:
         result.problems.append(
             Problem(
-                f"{result.label}: scheduler.type {kind!r} has no counterpart among our schedules",
+                f"{result.label}: scheduler.type {quoted(kind)} has no counterpart among our schedules",
                 advice=f"use {', '.join(SCHEDULER_STYLES)}, or take the scheduler out and give --lr-decay-style",
             )
         )
@@ -229,7 +233,7 @@ def _read_scheduler_params(result: DeepSpeedFile, kind: str, params: Mapping[str
         origin = f"{result.label}: scheduler.params.warmup_type"
         result.problems.append(
             Problem(
-                f"warm-up is linear here, not {warmup!r}",
+                f"warm-up is linear here, not {quoted(warmup)}",
                 (Source("warmup_type", str(warmup), origin),),
                 'write "warmup_type": "linear"',
             )

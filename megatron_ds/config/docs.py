@@ -19,7 +19,9 @@ Every option can be given as a flag, or in the `megatron_ds` block of a DeepSpee
     deepspeed pretrain_gpt.py --deepspeed_config my_run.json
 
 Later sources stand over earlier ones: defaults, the model preset, the `megatron_ds` block of the DeepSpeed JSON, the
-file of `--config`, flags. Where an option and a DeepSpeed key mean the same, one side given fills the other, `"auto"`
+file of `--config`, flags. There is one model preset: that of `--model-preset`, else the one that the last of the blocks
+names. So options that a block gives beside its preset stand over the flag's preset as well; a line at the start names
+them. Where an option and a DeepSpeed key mean the same, one side given fills the other, `"auto"`
 is filled, and both given with different values is an error that names both places. `--print-config` shows every value
 with the place it came from, and stops.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import megatron_ds
-from megatron_ds.config.settings import did_you_mean
+from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import ConfigError, Problem
 
 # Levels of objects and lists in a file. Our own deepest key has four.

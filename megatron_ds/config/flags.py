@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 from megatron_ds.config.catalog import Option, all_options, check_text, convert_text
-from megatron_ds.config.settings import Given, did_you_mean, wrong_value
+from megatron_ds.config.other_names import advice_for, renamed
+from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
+from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import Problem, Source
+from megatron_ds.utils.text import counted
 
 TEXT_FLAGS = {
     "--deepspeed-config": "DeepSpeed JSON, with or without a `megatron_ds` block: a file, or the name of one of ours.",
     "--config": "JSON with the `megatron_ds` block; stands over the block in the DeepSpeed JSON, below the flags.",
-    "--model-preset": "Name of a model in configs/models, or a JSON file with model options.",
+    "--model-preset": "Name of a model in configs/models, or a JSON file with model options. Takes the place of the "
+    "preset that a block names; the block's other model options still stand over it.",
     "--local-rank": "Accepted from DeepSpeed's launcher and not used: ranks come from the environment.",
 }
 SWITCHES = {
     "--deepspeed": "Accepted for older scripts and not used: DeepSpeed always runs.",
     "--no-pipeline-parallel": "Accepted for older scripts; legal with a pipeline size of 1 only.",
     "--group-query-attention": "Accepted for Megatron's scripts, beside --num-query-groups, which is enough.",
-    "--print-config": "Prints every value with its origin and the final DeepSpeed JSON, then stops.",
+    "--print-config": "Prints every value with its origin and the DeepSpeed JSON, then problems, if any, and stops.",
     "--help": "Prints this text and stops.",
 }
 
 # Words that people write after a switch, and what they mean by them.
 _YES_OR_NO = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-# Options in many scripts for Megatron and BLOOM that have no counterpart of their own, and what to do instead.
-_NOT_HERE: Mapping[str, str] = {
-    "--data-impl": "leave it out: data is always memory-mapped",
-    "--dataset-impl": "leave it out: data is always memory-mapped",
-    "--train-samples": "give --train-iters: samples / global batch size",
-    "--eval-samples": "give --eval-iters: samples / global batch size",
-    "--train-weighted-split-paths-path": "give the file's text with --train-weighted-split-paths",
-    "--valid-weighted-split-paths-path": "give the file's texts with --valid-weighted-split-paths",
-    "--test-weighted-split-paths-path": "give the file's texts with --test-weighted-split-paths",
-    "--per-split-data-args-path": "give the prefixes with --train-data-path, --valid-data-path and --test-data-path",
-    "--use-cpu-initialization": "leave it out: initial weights are the same on every device and at every layout",
-    "--no-masked-softmax-fusion": "leave it out: nothing is compiled at the start",
-    "--no-bias-gelu-fusion": "leave it out: nothing is compiled at the start",
-    "--no-bias-dropout-fusion": "leave it out: nothing is compiled at the start",
-    "--distributed-backend": "leave it out: NCCL on GPUs, gloo on CPUs",
-}
 
 
 @dataclass
@@ -162,19 +147,24 @@ def _take(line: CommandLine, flag: str, values: list[str]) -> None:
     elif flag in TEXT_FLAGS and values:
         _take_text(line, flag, values[0])
     elif flag in TEXT_FLAGS:
-        line.problems.append(Problem(f"{flag} needs a value"))
+        line.problems.append(Problem(f"{flag} needs a value", advice=TEXT_FLAGS[flag]))
     elif flag in SWITCHES and not values:
         line.switches.add(flag)
     elif flag in SWITCHES or flag in _value_switches():
-        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}"))
+        line.problems.append(Problem(f"{flag} takes no value, found {values[0]!r}", advice=f"write {flag} alone"))
     else:
-        known = (*_flags(), *_value_switches(), *TEXT_FLAGS, *SWITCHES)
-        if flag in _NOT_HERE:
-            line.problems.append(
-                Problem(f"{flag} is an option of Megatron that this project has not", advice=_NOT_HERE[flag])
-            )
-        else:
-            line.problems.append(Problem(f"unknown option {flag}{did_you_mean(flag, known)}"))
+        line.problems.append(_unknown_flag(flag))
+
+
+def _unknown_flag(flag: str) -> Problem:
+    name, advice = renamed(flag), advice_for(flag)
+    if name is not None:
+        return Problem(f"unknown option {flag}", advice=f"here it is --{name.replace('_', '-')}")
+    if advice is not None:
+        return Problem(f"{flag} is an option of Megatron or its forks that this project has not", advice=advice)
+    known = (*_flags(), *_value_switches(), *TEXT_FLAGS, *SWITCHES)
+    guess = did_you_mean(flag, known)
+    return Problem(f"unknown option {flag}{guess}", advice="" if guess else "--help lists all options")
 
 
 def _take_text(line: CommandLine, flag: str, text: str) -> None:
@@ -205,7 +195,7 @@ def _take_option(line: CommandLine, flag: str, option: Option, values: list[str]
     except ValueError as error:
         line.failed.add(option.path)
         given = values[0] if len(values) == 1 else values
-        line.problems.append(wrong_value(option.name, given, flag, str(error)))
+        line.problems.append(wrong_option_value(option, given, flag, error))
         return
     _store(line, option, Given(value, flag))
 
@@ -228,7 +218,7 @@ def _store(line: CommandLine, option: Option, given: Given) -> None:
 def no_pipeline_problem(pp_size: int, origin: str) -> Problem:
     """The problem of ``--no-pipeline-parallel`` beside a pipeline."""
     return Problem(
-        f"--no-pipeline-parallel contradicts a pipeline of {pp_size} stages",
+        f"--no-pipeline-parallel contradicts a pipeline of {counted(pp_size, 'stage')}",
         (Source("pipeline_model_parallel_size", str(pp_size), origin),),
         "give one of the two",
     )
@@ -238,46 +228,6 @@ def no_groups_problem(origin: str) -> Problem:
     """The problem of ``--group-query-attention`` without a number of groups, of which Megatron would take one."""
     return Problem(
         "--group-query-attention is given and num_query_groups is not: how many heads share keys and values is open",
-        (Source("num_query_groups", "None", origin),),
+        (Source("num_query_groups", "null", origin),),
         "give --num-query-groups N; 1 is what Megatron would take",
     )
-
-
-def help_text(program: str) -> str:
-    """The text of ``--help``: every flag, grouped by block.
-
-    Args:
-        program: name of the program.
-
-    Returns:
-        Text for a terminal, as wide as the terminal allows.
-    """
-    width = min(shutil.get_terminal_size().columns, 120)
-    parts = [f"usage: {program} [--deepspeed_config FILE] [--config FILE] [options]\n"]
-    parts += ["general options"] + [_help_entry(f"{flag} VALUE", text, width) for flag, text in TEXT_FLAGS.items()]
-    parts += [_help_entry(flag, text, width) for flag, text in SWITCHES.items()]
-    block = ""
-    for option in all_options().values():
-        if option.block != block:
-            block = option.block
-            parts.append(f"\n{block} options (JSON: megatron_ds.{block}.…)")
-        parts.append(_help_entry(_usage(option), option.help + _default_note(option), width))
-    return "\n".join(parts)
-
-
-def _usage(option: Option) -> str:
-    values = {"bool": "", "list": " VALUE …", "int": " N", "float": " X", "str": " TEXT"}
-    value = values[option.kind]
-    if option.choices:
-        value = " {" + ",".join(str(choice) for choice in option.choices) + "}"
-    return ", ".join((", ".join((option.flag, *option.aliases)) + value, *option.switches))
-
-
-def _default_note(option: Option) -> str:
-    if option.required:
-        return " (required)"
-    return "" if option.default in (None, False, []) else f" (default: {option.default})"
-
-
-def _help_entry(usage: str, text: str, width: int) -> str:
-    return f"  {usage}\n" + textwrap.fill(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6)

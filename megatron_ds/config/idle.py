@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from megatron_ds.config.blocks import DOCUMENT_OPTIONS
 from megatron_ds.config.catalog import all_options
+from megatron_ds.config.partition import counted_layers
 from megatron_ds.config.settings import Given, Settings
+from megatron_ds.utils.text import counted
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,36 @@ def idle_notes(given: Mapping[str, Given], settings: Settings, *, on_cpu: bool) 
             for path in idle.paths:
                 if path in given and given[path].value != all_options()[path].default:
                     yield f"{given[path].origin} has no effect {idle.why}"
+    yield from _recomputed_layers_beyond_stages(given, settings)
     in_cpu = "training.checkpoint_in_cpu"
     if on_cpu and in_cpu in given and given[in_cpu].value:
         yield f"{given[in_cpu].origin} has no effect on CPU: everything is in its memory"
+
+
+def _recomputed_layers_beyond_stages(given: Mapping[str, Given], settings: Settings) -> Iterator[str]:
+    """More recomputed layers than any stage has; more than the whole model has are refused."""
+    path = "training.recompute_num_layers"
+    most = _most_layers_of_a_stage(settings)
+    if path not in given or most is None or not most < given[path].value or "full" not in settings.recompute_sources:
+        return
+    what = {
+        "block": "all layers of every stage are recomputed",
+        "uniform": "every stage is one chunk",
+    }[settings.value("training.recompute_method")]
+    yield f"{given[path].origin} {given[path].value} is more than any stage has ({counted(most, 'layer')}): {what}"
+
+
+def _most_layers_of_a_stage(settings: Settings) -> int | None:
+    """Layers of the fullest stage; None where that isn't known before the start, or there is one stage."""
+    layers: int | None = settings.value("model.num_layers")
+    stages: int = settings.value("parallel.pipeline_model_parallel_size")
+    method: str = settings.value("parallel.pp_partition_method")
+    if stages == 1 or not layers:
+        return None
+    if method.lower() == "type:transformer":
+        return math.ceil(layers / stages)
+    try:
+        counts = counted_layers(method)
+    except ValueError:
+        return None  # reported by a rule
+    return max(counts) if counts is not None else None

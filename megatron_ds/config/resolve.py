@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from megatron_ds.config.accelerator import accelerator_is_cpu
 from megatron_ds.config.block_reader import Block, block_of_config_file, read_block, read_preset
@@ -13,68 +12,19 @@ from megatron_ds.config.catalog import all_options, block_classes, convert_json
 from megatron_ds.config.deepspeed_final import deepspeed_config
 from megatron_ds.config.deepspeed_reader import DeepSpeedFile, read_deepspeed_keys
 from megatron_ds.config.files import read_block_file, read_deepspeed_config
-from megatron_ds.config.flags import CommandLine, help_text, no_groups_problem, no_pipeline_problem, parse_command_line
+from megatron_ds.config.flags import CommandLine, no_groups_problem, no_pipeline_problem, parse_command_line
+from megatron_ds.config.help import help_text
 from megatron_ds.config.idle import idle_notes
 from megatron_ds.config.merge import merge_batch_sizes, merge_claims
+from megatron_ds.config.notes import auto_notes, preset_notes
 from megatron_ds.config.passed_checks import passed_problems
+from megatron_ds.config.resolved import Draft, ResolvedRun
 from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, family_problem, fp16_on_cpu
-from megatron_ds.config.settings import Given, Settings, shortened, wrong_value
+from megatron_ds.config.settings import Given, Settings, shortened, wrong_option_value
 from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.utils.text import counted
 
 _FAMILY = "model.model_type"
-
-
-@dataclass(frozen=True)
-class ResolvedRun:
-    """A run whose every value is known, with the place it came from.
-
-    Attributes:
-        run: the options.
-        deepspeed: the config that DeepSpeed gets; empty while there are problems.
-        origins: where each option's value came from, by path: ``--lr``, ``my_ds.json: megatron_ds.optimizer.lr``,
-            ``my_ds.json: optimizer.params.lr``, ``preset gpt2_125m``, ``default`` or ``derived: …``.
-        print_config: True when the run is to be printed, not started.
-        notes: what the user should know: files that were taken by name, what filled each ``"auto"``, and options that
-            have no effect.
-    """
-
-    run: RunConfig
-    deepspeed: dict[str, Any]
-    origins: dict[str, str]
-    print_config: bool = False
-    notes: tuple[str, ...] = ()
-
-    def with_vocab_size(self, vocab_size: int) -> ResolvedRun:
-        """A copy in which the tokenizer has filled the vocabulary size.
-
-        Args:
-            vocab_size: number of token ids in use, added tokens included.
-        """
-        model = self.run.model.model_copy(update={"vocab_size": vocab_size})
-        origins = {**self.origins, "model.vocab_size": "derived: the tokenizer"}
-        return replace(self, run=self.run.model_copy(update={"model": model}), origins=origins)
-
-    def with_eod_id(self, eod_id: int) -> ResolvedRun:
-        """A copy in which the tokenizer has filled the id that ends a document.
-
-        Args:
-            eod_id: the id.
-        """
-        data = self.run.data.model_copy(update={"eod_id": eod_id})
-        origins = {**self.origins, "data.eod_id": "derived: the tokenizer"}
-        return replace(self, run=self.run.model_copy(update={"data": data}), origins=origins)
-
-    def with_schedule(self, options: Mapping[str, Any], origin: str) -> ResolvedRun:
-        """A copy with another learning-rate schedule.
-
-        Args:
-            options: the optimizer's options that make it.
-            origin: where they came from.
-        """
-        optimizer = self.run.optimizer.model_copy(update=dict(options))
-        origins = {**self.origins, **{f"optimizer.{name}": origin for name in options}}
-        return replace(self, run=self.run.model_copy(update={"optimizer": optimizer}), origins=origins)
 
 
 @dataclass
@@ -89,12 +39,17 @@ class _Sources:
     problems: list[Problem] = field(default_factory=list)
 
     @property
-    def options(self) -> dict[str, Given]:
-        """What blocks and flags say, by path; later sources stand over earlier ones."""
+    def block_options(self) -> dict[str, Given]:
+        """What blocks say, by path; later ones stand over earlier ones."""
         options: dict[str, Given] = {}
         for block in self.blocks:
             options |= block.options
-        return options | self.line.options
+        return options
+
+    @property
+    def options(self) -> dict[str, Given]:
+        """What blocks and flags say, by path; flags stand over blocks."""
+        return self.block_options | self.line.options
 
     @property
     def failed(self) -> set[str]:
@@ -162,13 +117,37 @@ def collect(
     run = _build(settings)
     origins = {path: settings.origin(path) for path in all_options()}
     final = {} if problems else deepspeed_config(run, sources.file.passed)
-    autos = _auto_notes(sources.file, run, final, origins)
-    notes = (*sources.notes, *sources.file.notes, *autos, *_idle(sources, settings, environ))
+    autos = auto_notes(sources.file, run, final, origins)
+    notes = (*_notes(sources, settings, environ), *autos)
     return ResolvedRun(run, final, origins, "--print-config" in line.switches, notes), problems
 
 
-def _idle(sources: _Sources, settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
-    return idle_notes(sources.options, settings, on_cpu=accelerator_is_cpu(environ))
+def draft(argv: Sequence[str], environ: Mapping[str, str]) -> Draft:
+    """What is known of a run that can't be started: the values in force, rules and missing options aside.
+
+    Args:
+        argv: the words after the program's name.
+        environ: the environment.
+    """
+    line = parse_command_line(argv)
+    sources = _read_all(line)
+    settings, _ = _settled(sources, environ)
+    missing = Given(None, "missing or wrong")
+    values = {
+        path: missing
+        if option.required and path not in settings
+        else Given(settings.value(path), settings.origin(path))
+        for path, option in all_options().items()
+    }
+    return Draft(values, "--print-config" in line.switches, tuple(_notes(sources, settings, environ)))
+
+
+def _notes(sources: _Sources, settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
+    yield from sources.notes
+    yield from sources.file.notes
+    preset = sources.line.texts.get("--model-preset")
+    yield from preset_notes(preset, sources.preset, sources.block_options, sources.line.options)
+    yield from idle_notes(sources.options, settings, on_cpu=accelerator_is_cpu(environ))
 
 
 def _read_all(line: CommandLine) -> _Sources:
@@ -247,7 +226,7 @@ def _with_derived(settings: Settings, derived: Mapping[str, Given]) -> tuple[Set
         try:
             convert_json(option, given.value)
         except ValueError as error:
-            problems.append(wrong_value(option.name, given.value, given.origin, str(error)))
+            problems.append(wrong_option_value(option, given.value, given.origin, error))
         else:
             settings = settings.with_given({path: given})
     return settings, problems
@@ -296,18 +275,3 @@ def _build(settings: Settings) -> RunConfig:
         for name, block in block_classes().items()
     }
     return RunConfig(**blocks, world_size=settings.world_size)
-
-
-def _auto_notes(file: DeepSpeedFile, run: RunConfig, final: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
-    """One line for each "auto" of the DeepSpeed JSON, with the value that filled it."""
-    notes = []
-    for key, path in file.autos.items():
-        if path in origins:
-            block, name = path.split(".")
-            value = getattr(getattr(run, block), name)
-            notes.append(f'{file.label}: "auto" {key} = {value} (from {origins[path]})')
-        elif key in final:
-            notes.append(f'{file.label}: "auto" {key} = {final[key]} (from {path})')
-        else:
-            notes.append(f'{file.label}: "auto" {key} is filled from {path}')
-    return notes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from megatron_ds.config.catalog import all_options
+from megatron_ds.config.catalog import Option, all_options
+from megatron_ds.config.spelling import nearest
 from megatron_ds.errors import Problem, Source
 from megatron_ds.utils.text import counted, quoted, value_text
 
@@ -112,16 +112,40 @@ class Settings(Mapping[str, Given]):
         )
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`` – did you mean X?`` for the nearest known spelling; empty when nothing is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" – did you mean {near[0]}?" if near else ""
-
-
 def wrong_value(name: str, value: Any, origin: str, wanted: str, advice: str = "") -> Problem:
     """The problem of a value that has the wrong type or is out of range."""
     source = Source(name, shortened(value_text(value)), origin)
     return Problem(f"{name} is {wanted}, not {shortened(quoted(value))}", (source,), advice)
+
+
+def wrong_option_value(option: Option, value: Any, origin: str, error: ValueError, name: str = "") -> Problem:
+    """The problem of a value that an option can't have.
+
+    Args:
+        option: the option.
+        value: what was given for it.
+        origin: where.
+        error: of the conversion, which says what is wanted.
+        name: of the option in the place where it was given, if that is another one.
+    """
+    return wrong_value(name or option.name, value, origin, str(error), _advice(option, value))
+
+
+def _advice(option: Option, value: Any) -> str:
+    """What to give instead: the word that was meant, the range, or what the option is about."""
+    guess = nearest(value, map(str, option.choices)) if isinstance(value, str) else None
+    if guess is not None:
+        return f"did you mean {guess}?"
+    return f"use {option.range_text}" if option.range_text and _is_number(value) else f"{option.name}: {option.help}"
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value, or the text of a flag, is a number, be it one that the option can't have."""
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(value, bool)
 
 
 def shortened(text: str) -> str:

@@ -17,6 +17,7 @@ from megatron_ds.data.shuffled_dataset import ShuffledDataset
 from megatron_ds.data.sources import Blend, parse_sources
 from megatron_ds.errors import DataError, Problem
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 if TYPE_CHECKING:
     from megatron_ds.config.blocks import DataConfig
@@ -139,11 +140,11 @@ def build_indices(plans: Iterable[PlannedBlend], kind: SampleKind[SampleT], cach
         cache = IndexCache(cache_folder(key.prefix, cache_path))
         if cache.load(key, verify=True) is None:
             logger.info(
-                "building the sample index of %s (%s: %d documents, %d samples)",
+                "building the sample index of %s (%s: %s, %s)",
                 key.prefix,
                 key.split,
-                part.num_documents,
-                part.num_samples,
+                counted(part.num_documents, "document"),
+                counted(part.num_samples, "sample"),
             )
             cache.store(key, kind.build(part, key))
             num_built += 1

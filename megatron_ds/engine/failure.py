@@ -86,6 +86,11 @@ def raise_if_peer_failed() -> None:
         raise TrainingError("rank 0 is gone, while this one waited for the others") from error
 
 
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether an error only says that another rank is gone."""
+    return isinstance(error, DistError) or "gloo/transport" in str(error)
+
+
 def _first_failure(error: Exception) -> Failure | None:
     """Another rank's failure, or None where this rank's is the first that is known."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
@@ -95,7 +100,7 @@ def _first_failure(error: Exception) -> Failure | None:
     try:
         store = _store()
         # A lost connection is no cause: whoever closed it may be about to tell why.
-        deadline = time.monotonic() + (_SECONDS_FOR_CAUSE if _lost_a_peer(error) else 0.0)
+        deadline = time.monotonic() + (_SECONDS_FOR_CAUSE if lost_a_peer(error) else 0.0)
         while not store.check([_key()]) and time.monotonic() < deadline:
             time.sleep(0.05)
         rank, exit_code = store.compare_set(_key(), "", f"{own.rank} {own.exit_code}").split()
@@ -118,7 +123,3 @@ def _store() -> TCPStore:
 def _key() -> str:
     # torchrun keeps its store over restarts.
     return f"megatron_ds/first_failure/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-
-
-def _lost_a_peer(error: Exception) -> bool:
-    return isinstance(error, DistError) or "gloo/transport" in str(error)

@@ -70,6 +70,11 @@ class FastTokenizer:
         content: dict[str, Any] = json.loads(self._plain.to_str())
         return content
 
+    def to_json(self) -> str:
+        """A ``tokenizer.json`` with everything that the tokenizer knows, special tokens too."""
+        text: str = self._backend.to_str()
+        return text
+
     def to_json_without_special_tokens(self) -> str:
         """A ``tokenizer.json`` without added tokens; it gives documents the same ids if all these are special."""
         import tokenizers

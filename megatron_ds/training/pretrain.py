@@ -69,7 +69,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     if found is not None:
         _load(run, engine, found)
     if run.checkpoint.save is not None and mpu.global_rank == 0:
-        _note_options(resolved, Path(run.checkpoint.save), engine.progress)
+        _note_options(resolved, Path(run.checkpoint.save), engine.progress, found.folder if found else None)
     specs = whole_model_specs(layers, mpu.topology)
     _say_what_runs(resolved, specs, engine, mpu, found)
     logger.info("attention: %s", _attention_kernel(run, mpu))
@@ -78,7 +78,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
             logger.info("%s", line)
 
     order = TrainingOrder.of(run) if mpu.global_rank == 0 else None
-    saver = CheckpointSaver(run, specs, engine, mpu, layers(mpu), order, _saved_step(run, found))
+    saver = CheckpointSaver(run, specs, engine, mpu, layers(mpu), order)
     reporter = Reporter(run, mpu.global_rank, joined.device, engine.progress)
     with StopSignals(announce=mpu.global_rank == 0) as signals, reporter, saver:
         agreement = Agreement(joined.store, mpu.global_rank, run.world_size)
@@ -87,21 +87,13 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     stop_distributed()
 
 
-def _saved_step(run: RunConfig, found: FoundCheckpoint | None) -> int | None:
-    """The step that the folder of ``--save`` already has: that of the checkpoint loaded from there."""
-    save = run.checkpoint.save
-    if found is None or save is None or found.folder.resolve() != Path(save).resolve():
-        return None
-    return found.manifest.progress["step"]
-
-
-def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress) -> None:
+def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress, loaded: Path | None) -> None:
     """Writes down what is in force: as the run's present options, and as those of the steps from here on."""
     run = resolved.run
     if progress.step < run.training.train_iters:  # else there is nothing that these options would describe
         write_resolved(resolved, folder)
         start = Start(progress.step, progress.consumed_samples, run.model_dump())
-        note_start(folder, start, Path(run.checkpoint.load) if run.checkpoint.load else None)
+        note_start(folder, start, loaded)
 
 
 def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:
@@ -178,11 +170,11 @@ def _say_what_runs(
     sequence = ", sequence-parallel" if mpu.sequence_parallel else ""
     logger.info("layout: %s%s on %s", Layout.of(run), sequence, counted(run.world_size, "process", "processes"))
     logger.info(
-        "batch: %d micro x %d accumulated x %d data-parallel = %d samples of %d tokens",
+        "batch: %d micro x %d accumulated x %d data-parallel = %s of %d tokens",
         run.training.micro_batch_size,
         run.num_micro_batches,
         run.dp_size,
-        run.global_batch_size,
+        counted(run.global_batch_size, "sample"),
         run.model.seq_length,
     )
     logger.info("%s", ", ".join(f"{key} {value}" for key, value in engine.facts().items()))

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from megatron_ds.checkpoint import Layout, Manifest
-from megatron_ds.checkpoint.commit import commit, remove_checkpoint
+from megatron_ds.checkpoint.commit import commit, make_room
 from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.checkpoint.retention import Retention
 from megatron_ds.config.blocks import RunConfig
@@ -77,7 +77,7 @@ class CheckpointSaver:
         mpu: where this rank sits.
         layers: the model's list of layers.
         training_order: what the order of the run's samples depends on; None where that is not known. Rank 0's counts.
-        saved_step: the step of the folder's last checkpoint, which is not saved again; None where there is none.
+        saved_step: the step of its last checkpoint, which it does not save again; None while there is none.
     """
 
     run: RunConfig
@@ -105,8 +105,7 @@ class CheckpointSaver:
         if step == self.saved_step:
             return
         if self.mpu.global_rank == 0:
-            # What an attempt that was cut short has left, or a run that was then taken back to an earlier step.
-            remove_checkpoint(folder / f"global_step{step}")
+            make_room(folder, f"global_step{step}")
         in_background = self.run.checkpoint.async_save
         save = _Save(
             folder,

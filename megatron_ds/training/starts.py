@@ -42,7 +42,8 @@ def note_start(folder: Path, start: Start, loaded: Path | None) -> None:
     Args:
         folder: of ``--save``; made when it is missing.
         start: the start.
-        loaded: of ``--load``: the starts that led to its checkpoint are copied when the run goes on in another folder.
+        loaded: folder of the run that was loaded: the starts that led to its checkpoint are copied when the run goes on
+            in another folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / STARTS_FILE

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from megatron_ds.config.blocks import CheckpointConfig
+from megatron_ds.engine.failure import lost_a_peer
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -44,13 +46,17 @@ class StopSignals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self.received == "SIGTERM" and error is not None and lost_a_peer(error):
+            # The launcher ends this process because of the other one. The error would say nothing about it.
+            signal.raise_signal(signal.SIGTERM)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         if self.received is None:
             self.received = signal.Signals(number).name
             if self._announce:
-                # Not the logger: it may be at work already, where the signal came in between.
-                os.write(2, f"{self.received}: the run ends after a step that all ranks agree on\n".encode())
+                # Not the logger: it may be at work already, where the signal came in between. The terminal may be gone.
+                with suppress(OSError):
+                    os.write(2, f"{self.received}: the run ends after a step that all ranks agree on\n".encode())
         if number == signal.SIGINT:
             # A handler in Python would wait for the collective that the process may be in.
             signal.signal(signal.SIGINT, signal.SIG_DFL)

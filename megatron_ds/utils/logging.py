@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from typing import TextIO
+
+from megatron_ds.utils.output import drop_output_if_unread
 
 logger = logging.getLogger("megatron_ds")
 
@@ -19,6 +22,14 @@ class _RankFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         record.rank = f"[rank {self.rank}] " if self.rank else ""
         return self.rank == 0 or record.levelno >= logging.ERROR
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Goes on in silence when nobody reads its stream any more: a run is worth more than its log lines."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        if not (isinstance(sys.exc_info()[1], BrokenPipeError) and drop_output_if_unread()):
+            super().handleError(record)
 
 
 def _rank_from_environment() -> int:
@@ -36,7 +47,7 @@ def set_up_logging(rank: int | None = None, level: int = logging.INFO) -> None:
         rank: this process's rank; taken from the environment's ``RANK`` when None (0 when unset).
         level: the least level that is printed.
     """
-    handler = logging.StreamHandler(sys.stdout)
+    handler = _Handler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(rank)s%(message)s"))
     handler.addFilter(_RankFilter(_rank_from_environment() if rank is None else rank))
     logger.handlers[:] = [handler]

@@ -104,7 +104,7 @@ def test_load_step_takes_that_step_and_names_the_others_where_it_is_missing(tmp_
     assert (found.tag, problems) == ("global_step2", [])
     found, problems = checkpoint_problems(_run("--load", str(tmp_path), "--load-step", "3"), {})
     assert found is None
-    assert "--load-step names 'global_step3'" in problems[0].message
+    assert "step 3 is 'global_step3'" in problems[0].message
     assert "global_step2, global_step4" in problems[0].message
 
 
@@ -114,6 +114,9 @@ def test_load_of_a_checkpoints_own_folder_takes_that_one(tmp_path):
     found, problems = checkpoint_problems(_run("--load", str(tmp_path / "global_step2")), {})
     assert found is not None
     assert (found.folder, found.tag, problems) == (tmp_path, "global_step2", [])
+    flags = ("--load", str(tmp_path / "global_step2"), "--save", str(tmp_path))
+    assert checkpoint_problems(_run(*flags), {})[1] == []
+    assert "another folder" in checkpoint_problems(_run(*flags, "--finetune"), {})[1][0].advice
 
 
 @pytest.mark.parametrize(("damage", "words"), [("missing", "is missing"), ("cut", "has 3 bytes instead of 5")])

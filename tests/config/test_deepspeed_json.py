@@ -299,6 +299,7 @@ def test_deepspeed_key_that_was_removed_is_refused_where_it_is_turned_on(tmp_pat
         ({"gradient_allreduce_op": "sum"}, "mean"),
         ({"checkpoint": {"load_universal": True}}, "later"),
         ({"checkpoint": {"writer": {"type": "FAST"}}}, "checkpoint.writer is refused"),
+        ({"checkpoint": {"checkpoint_serialization": False}}, "checkpoint.checkpoint_serialization is refused"),
         ({"zero_optimization": {"zero_quantized_gradients": True}}, "change the numbers"),
         ({"zero_optimization": {"cpu_offload": True}}, "offload_optimizer"),
         ({"zero_optimization": {"mics_shard_size": 2}}, "has removed MiCS"),

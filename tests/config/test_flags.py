@@ -4,7 +4,9 @@ import pytest
 
 from megatron_ds.config import collect
 from megatron_ds.config.catalog import all_options
-from megatron_ds.config.flags import help_text, parse_command_line
+from megatron_ds.config.flags import parse_command_line
+from megatron_ds.config.help import help_text
+from megatron_ds.config.other_names import other_names, renamed
 from tests.config.helpers import environ, only_problem, resolved, words
 
 
@@ -156,6 +158,82 @@ def test_numbers_of_all_options_have_bounds_on_both_sides():
 def test_flags_of_all_options_are_different():
     flags = [flag for option in all_options().values() for flag in (option.flag, *option.aliases)]
     assert len(flags) == len(set(flags))
+
+
+@pytest.mark.parametrize(
+    ("flag", "advice"),
+    [
+        ("--use-flash-attn", "--attention-backend flash"),
+        ("--use_distributed_optimizer", "--zero-stage 1"),
+        ("--no-position-embedding", "--position-embedding-type none"),
+        ("--context-parallel-size", "--sequence-parallel"),
+        ("--expert-model-parallel-size", "experts are not supported"),
+        ("--sync-tp-duplicated-parameters", "--check-tp-replicas-interval"),
+        ("--no-rope-fusion", "leave it out"),
+        ("--optimizer", "AdamW"),
+        ("--num-hidden-layers", "here it is --num-layers"),
+        ("--tp", "here it is --tensor-model-parallel-size"),
+    ],
+)
+def test_flag_of_others_says_what_to_do(flag, advice):
+    (problem,) = parse_command_line([flag, "1"] if not flag.startswith("--no-") else [flag]).problems
+    assert advice in problem.advice
+    assert "did you mean" not in str(problem)
+
+
+def test_names_of_others_are_no_options_and_their_renamings_are():
+    names = {option.name for option in all_options().values()}
+    flags = {flag for option in all_options().values() for flag in (option.flag, *option.aliases, *option.switches)}
+    assert not other_names() & {flag.removeprefix("--").replace("-", "_") for flag in flags}
+    assert {name for each in other_names() if (name := renamed(each)) is not None} <= names
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--use-distributed-optimiser",
+        "--no-query-key-scaling",
+        "--expert-parallel-size",
+        "--no-rope-kernels",
+        "--lr-warmup-epochs",
+    ],
+)
+def test_flag_that_shares_words_with_another_one_is_not_guessed(flag):
+    (problem,) = parse_command_line([flag]).problems
+    assert (problem.message, problem.advice) == (f"unknown option {flag}", "--help lists all options")
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--hiddensize", "--hidden-size"),
+        ("--tensor-parallel-size", "--tensor-model-parallel-size"),
+        ("--adam-beta-1", "--adam-beta1"),
+        ("--mirco-batch-size", "--micro-batch-size"),
+        ("--max-position-embedings", "--max-position-embeddings"),
+        ("--deepspeed-confg", "--deepspeed-config"),
+    ],
+)
+def test_slip_of_the_keyboard_is_guessed(flag, meant):
+    (problem,) = parse_command_line([flag, "1"]).problems
+    assert str(problem) == f"unknown option {flag} – did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("argv", "advice"),
+    [
+        (["--attention-backend", "magic"], "attention_backend: Kernel of attention."),
+        (["--lr-decay-style", "cosin"], "did you mean cosine?"),
+        (["--normalization", "layernrm"], "did you mean LayerNorm?"),
+        (["--num-layers", "0"], "use at least 1 and at most 100000"),
+        (["--lr", "-1"], "use at least 0 and at most 1000"),
+        (["--rotary-percent", "0"], "use more than 0 and at most 1"),
+        (["--num-layers", "two"], "num_layers: Number of transformer layers."),
+    ],
+)
+def test_wrong_value_says_what_to_do(argv, advice):
+    (problem,) = parse_command_line(argv).problems
+    assert problem.advice.startswith(advice)
 
 
 def test_option_of_megatron_that_is_not_here_says_what_to_do() -> None:

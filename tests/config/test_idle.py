@@ -90,6 +90,26 @@ def test_option_given_without_effect_has_one_note(extra, note):
     assert idle(words(*extra)) == [note]
 
 
+PP2 = ["--checkpoint-activations", "--pipeline-model-parallel-size", "2", "--recompute-num-layers"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "notes"),
+    [
+        (["3", "--recompute-method", "block"], ["(2 layers): all layers of every stage are recomputed"]),
+        (["3"], ["(2 layers): every stage is one chunk"]),
+        (["2", "--recompute-method", "block"], []),
+        (["3", "--recompute-method", "block", "--pp-partition-method", "layers:1,3"], []),
+        (["4", "--pp-partition-method", "layers:1,3"], ["(3 layers): every stage is one chunk"]),
+        (["3", "--pp-partition-method", "uniform"], []),
+    ],
+)
+def test_more_recomputed_layers_than_a_stage_has_are_noted(extra, notes):
+    found = resolve(words(*PP2, *extra, num_layers="4"), {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "2"}, "x").notes
+    text = f"--recompute-num-layers {extra[0]} is more than any stage has "
+    assert list(found) == [text + note for note in notes]
+
+
 def test_dynamic_loss_scale_beside_a_fixed_one_has_one_note():
     argv = words("--fp16", "--loss-scale", "8", "--hysteresis", "4")
     assert idle(argv, "cuda") == ["--hysteresis has no effect with a fixed loss_scale"]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from megatron_ds.config import RunConfig, collect, describe, resolve, write_resolved
-from megatron_ds.errors import ConfigError
+from megatron_ds.config import RunConfig, collect, describe, describe_draft, draft, resolve, write_resolved
+from megatron_ds.config.catalog import all_options
+from megatron_ds.errors import ConfigError, Source
 from tests.config.helpers import environ, only_problem, problems, resolved, words, write_json
 
 
@@ -46,6 +47,21 @@ def test_model_preset_flag_replaces_the_blocks_preset(tmp_path):
     assert (result.run.model.hidden_size, result.origins["model.hidden_size"]) == (1024, "preset gpt2_350m")
 
 
+def test_model_preset_flag_beside_keys_of_the_block_says_which_stand_over_it(tmp_path):
+    model = {"preset": "gpt2_125m", "num_layers": 3, "hidden_size": 1024, "seq_length": 64, "qk_layernorm": True}
+    file = write_json(tmp_path / "run.json", block(model=model))
+    argv = ["--deepspeed_config", file, "--micro-batch-size", "1", "--train-iters", "6", "--lr", "1"]
+    result = resolved([*argv, "--model-preset", "gpt2_350m", "--seq-length", "32"])
+    assert (result.run.model.num_layers, result.run.model.num_attention_heads) == (3, 16)
+    place = f"{file}: megatron_ds.model."
+    # Not hidden_size, which is the preset's, and not seq_length, which a flag gives.
+    assert [note for note in result.notes if "stand over" in note] == [
+        "--model-preset gpt2_350m: these keys stand over the preset: "
+        f"num_layers 3, not 24 ({place}num_layers); qk_layernorm true, not false ({place}qk_layernorm)"
+    ]
+    assert not [note for note in resolved([*argv, "--hidden-size", "768"]).notes if "stand over" in note]
+
+
 def test_model_preset_misspelt_names_the_nearest():
     argv = ["--model-preset", "gpt2_125mm", "--micro-batch-size", "1", "--train-iters", "6", "--lr", "1"]
     assert "did you mean gpt2_125m?" in str(problems(argv)[0])
@@ -58,6 +74,14 @@ def test_model_preset_misspelt_names_the_nearest():
         (block(lr=1), ["megatron_ds.lr", "megatron_ds.optimizer.lr"]),
         (block(training={"lr": 1}), ["megatron_ds.training.lr", "its place is megatron_ds.optimizer.lr"]),
         (block(training={"trian_iters": 1}), ["megatron_ds.training.trian_iters", "train_iters"]),
+        (block(model={"rope_theta": 5000}), ["model.rope_theta", '"rotary_base", in megatron_ds.model']),
+        (block(training={"rope_theta": 5000}), ["training.rope_theta", '"rotary_base", in megatron_ds.model']),
+        (block(parallel={"tp": 2}), ["parallel.tp", '"tensor_model_parallel_size", in megatron_ds.parallel']),
+        (block(tp=2), ["unknown block", '"tensor_model_parallel_size", in megatron_ds.parallel']),
+        (block(model={"rope_scaling": {"factor": 8}}), ["model.rope_scaling", "use_rope_scaling is true for Llama 3"]),
+        (block(model={"swiglu": True}), ["model.swiglu", '"activation": "swiglu"']),
+        (block(training={"use_flash_attn": True}), ["use_flash_attn", "--attention-backend flash"]),
+        (block(training={"bf16": "yes"}), ["bf16 is true or false, not 'yes'", "Trains in bfloat16"]),
         (block(training={"seed": "7"}), ["seed is a whole number, not '7'", "megatron_ds.training.seed"]),
         (block(training={"seed": True}), ["seed is a whole number, not true"]),
         (block(training={"bf16": 1}), ["bf16 is true or false, not 1"]),
@@ -85,6 +109,24 @@ def test_block_null_means_not_given(tmp_path):
 def test_block_with_one_data_path_takes_text(tmp_path):
     file = write_json(tmp_path / "run.json", block(data={"data_path": "my corpus"}))
     assert resolved(words("--deepspeed_config", file)).run.data.data_path == ["my corpus"]
+
+
+def test_model_preset_with_a_mistake_says_what_to_do(tmp_path):
+    file = write_json(tmp_path / "mine.json", {"n_layer": 2, "normalization": "layernrm"})
+    first, second = problems(words("--model-preset", file))
+    assert (first.message, first.advice) == (
+        f"{file}: unknown key model.n_layer",
+        'in a JSON it is "num_layers", in megatron_ds.model',
+    )
+    assert second.advice == "did you mean LayerNorm?"
+
+
+def test_key_that_nothing_is_near_says_where_all_are(tmp_path):
+    file = write_json(tmp_path / "run.json", {"xyzzy": 1, **block(model={"xyzzy": 1})})
+    assert [problem.advice for problem in problems(words("--deepspeed_config", file))] == [
+        "docs/config.md lists DeepSpeed's keys and our options",
+        "docs/config.md lists all options",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -208,6 +250,59 @@ def test_describe_shows_every_value_with_origin_and_the_deepspeed_dict():
     text = describe(result)
     assert "optimizer.lr" in text and "--lr" in text and '"train_batch_size": 1' in text
     assert "processes: 1 = TP 1 x PP 1 x DP 1" in text
+
+
+def table_of(text):
+    """Value and origin of each option in the text of --print-config."""
+    lines = (line.split() for line in text.splitlines())
+    return {line[0]: " ".join(line[1:]) for line in lines if line and line[0] in all_options()}
+
+
+def test_describe_shows_sizes_that_follow_from_others():
+    flags = ["--deepnorm", "--checkpoint-activations", "--vocab-size", "259", "--global-batch-size", "6"]
+    text = describe(resolved(words(*flags), 2))
+    table = table_of(text)
+    assert table["model.ffn_hidden_size"] == "128 derived: 4 x hidden_size"
+    assert table["model.kv_channels"] == "8 derived: hidden_size / num_attention_heads"
+    assert table["model.num_query_groups"] == "4 derived: num_attention_heads"
+    assert table["model.max_position_embeddings"] == "16 derived: seq_length"
+    assert table["model.deepnorm_alpha"].startswith("1.414213562373095")
+    assert table["training.recompute_num_layers"] == "1 derived: chunks of one layer"
+    assert table["optimizer.lr_decay_iters"] == "6 derived: train_iters"
+    assert "batch: 6 samples = micro 1 x 3 accumulated x DP 2" in text
+    assert "vocabulary: 259 ids, padded to 384" in text
+
+
+def test_describe_shows_no_sizes_that_mean_nothing_or_are_given():
+    flags = ["--swiglu", "--kv-channels", "16", "--position-embedding-type", "alibi", "--lr-decay-style", "constant"]
+    table = table_of(describe(resolved(words(*flags))))
+    assert table["model.ffn_hidden_size"] == "64 derived: 8/3 x hidden_size, a multiple of 64"
+    assert table["model.kv_channels"] == "16 --kv-channels"
+    assert table["model.max_position_embeddings"] == "null default"
+    assert table["model.deepnorm_alpha"] == "null default"
+    assert table["training.recompute_num_layers"] == "null default"
+    assert table["optimizer.lr_decay_iters"] == "null default"
+
+
+def test_draft_of_a_run_with_problems_has_what_is_known():
+    known = draft(["--model-preset", "gpt2_125m", "--print-config", "--micro-batch-size", "x"], environ())
+    assert known.print_config
+    text = describe_draft(known)
+    table = table_of(text)
+    assert table["model.hidden_size"] == "768 preset gpt2_125m"
+    assert table["training.micro_batch_size"] == "null missing or wrong"
+    assert table["optimizer.lr"] == "null missing or wrong"
+    assert table["optimizer.min_lr"] == "0.0 default"
+    assert list(table) == list(all_options())
+    assert "--model-preset gpt2_125m: taken from" in text
+
+
+@pytest.mark.parametrize(
+    ("world", "origin"), [({}, "WORLD_SIZE, which is not set"), ({"WORLD_SIZE": "1"}, "WORLD_SIZE")]
+)
+def test_number_of_processes_says_where_it_comes_from(world, origin):
+    _, (problem,) = collect(words("--tensor-model-parallel-size", "2"), {"DS_ACCELERATOR": "cpu", **world})
+    assert problem.sources[-1] == Source("processes", "1", origin)
 
 
 def test_with_vocab_size_fills_it_and_keeps_the_rest():

@@ -54,6 +54,7 @@ def row(name: str) -> str:
         _BLOCKS[model.residual_connection],
         "no" if model.disable_bias_linear else "yes",
         "own" if model.untie_embeddings_and_output_weights else "tied",
+        f"{model.hidden_dropout:g}, {model.attention_dropout:g}",
         model.vocab_size,
         f"{sum(math.prod(spec.full_shape) for spec in specs.values()):,}",
     )

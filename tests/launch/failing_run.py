@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from typing import Any
 
 FAILING_RANK = 1
@@ -80,25 +81,41 @@ def _nan_in_loss() -> None:
     GptLoss.__call__ = broken_loss  # type: ignore[method-assign]
 
 
-def _end_by_signal() -> None:
-    """Ends at the second step, as by a scheduler or a user."""
+def _end_by_signal(number: signal.Signals) -> None:
+    """Gets a signal before the second step, as from a scheduler or a user."""
     from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 
     train_step = DeepSpeedEngineBase.train_step
 
     def ending_step(engine: Any, batches: Any) -> Any:
         if engine.progress.step == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return train_step(engine, batches)
 
     DeepSpeedEngineBase.train_step = ending_step  # type: ignore[method-assign]
+
+
+def _killed_while_saving() -> None:
+    """Is killed inside the first file of the second checkpoint."""
+    from megatron_ds.checkpoint.hashed_file import HashedFile
+
+    write = HashedFile.write
+
+    def killed(file: HashedFile, piece: bytes | memoryview) -> int:
+        size = write(file, piece)
+        if (file.path.parent.parent / "latest").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return size
+
+    HashedFile.write = killed  # type: ignore[method-assign]
 
 
 _KINDS = {
     "fail=backward": _fail_in_backward,
     "fail=evaluation": _fail_in_evaluation,
     "fail=nan": _nan_in_loss,
-    "fail=signal": _end_by_signal,
+    "fail=terminated": partial(_end_by_signal, signal.SIGTERM),
+    "fail=killed_while_saving": _killed_while_saving,
 }
 
 

@@ -101,6 +101,14 @@ def test_uneven_stages_and_a_vocabulary_that_needs_padding_are_legal(layers: str
     assert resolved.run.model.num_layers == int(layers)
 
 
+def test_vocabulary_smaller_than_the_tokenizers_is_one_problem(tmp_path: Path) -> None:
+    prefix = write_documents(tmp_path / "bytes", [[100, 200, 256]] * 200)
+    argv = tiny_run(str(prefix), vocab_size="100", tokenizer_type="ByteTokenizer")
+    text = only_problem([*argv, "--eod-mask-loss"])
+    assert "vocab_size 100 is smaller than the tokenizer's vocabulary of 257 ids" in text
+    assert "give 257 or more" in text
+
+
 def test_misspelt_key_of_the_deepspeed_json_is_refused_with_the_nearest_one(corpus: str, tmp_path: Path) -> None:
     file = write_json(tmp_path / "ds.json", {"gradient_cliping": 0.5})
     text = only_problem([*tiny_run(corpus), "--deepspeed_config", file])

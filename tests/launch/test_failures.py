@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from megatron_ds.checkpoint import find_checkpoint
 from tests.dist.pool import ROOT
-from tests.launch.helpers import PP, TP, deepspeed, launch, tiny_run, torchrun
+from tests.launch.helpers import PP, PRETRAIN, TP, deepspeed, launch, tiny_run, torchrun
 
 FAILING_RUN = str(ROOT / "tests" / "launch" / "failing_run.py")
 
@@ -40,10 +41,42 @@ def test_our_error_in_evaluation_ends_all_ranks_with_its_code_under_deepspeed(co
 
 
 @pytest.mark.slow
-def test_rank_ended_by_a_signal_ends_all_under_deepspeed(corpus: str, tmp_path: Path) -> None:
-    finished = launch(deepspeed(2, FAILING_RUN, "fail=signal", *tiny_run(corpus)), tmp_path)
-    assert finished.exit_code == 256 - 15, finished.output  # the launcher's exit(-SIGTERM), as the shell sees it
+def test_rank_killed_while_it_saves_ends_all_under_deepspeed_and_leaves_the_checkpoint_before(
+    corpus: str, tmp_path: Path
+) -> None:
+    """C4."""
+    run = tiny_run(corpus, train_iters="4", save="saved", save_interval="2")
+    finished = launch(deepspeed(2, FAILING_RUN, "fail=killed_while_saving", *run, "--zero-stage", "1"), tmp_path)
+    assert finished.exit_code == 256 - 9, finished.output  # the launcher's exit(-SIGKILL), as the shell sees it
+    assert "step 4/4" in finished.output
     assert "[rank 0] Traceback" not in finished.output
+    assert find_checkpoint(tmp_path / "saved").tag == "global_step2"
+    assert not (tmp_path / "saved" / "global_step4" / "manifest.json").exists()
+
+
+@pytest.mark.slow
+def test_file_that_may_not_grow_ends_all_ranks_naming_it(corpus: str, tmp_path: Path) -> None:
+    """C4: ulimit -f, in KiB."""
+    command = deepspeed(2, PRETRAIN, *tiny_run(corpus, save="saved", save_interval="1"), "--zero-stage", "1")
+    finished = launch(["bash", "-c", 'ulimit -f 64; exec "$@"', "limited", *command], tmp_path)
+    assert finished.exit_code == 4, finished.output
+    assert "CheckpointError: saved/global_step1 is not saved: rank 0 can't write saved/global_step1/" in finished.output
+    assert "_states.pt: File too large" in finished.output
+    assert "there is no checkpoint yet" in finished.output
+    assert "step 2/3" not in finished.output
+    assert "Traceback" not in finished.output
+    assert not (tmp_path / "saved" / "global_step1").exists()
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_rank_has_all_ranks_save_and_end_well(corpus: str, tmp_path: Path) -> None:
+    """C6."""
+    run = tiny_run(corpus, train_iters="1000", log_interval="1000", save="saved", eval_iters="0")
+    finished = launch(deepspeed(2, FAILING_RUN, "fail=terminated", *run, PP, "2"), tmp_path)
+    assert finished.exit_code == 0, finished.output
+    step = find_checkpoint(tmp_path / "saved").manifest.progress["step"]
+    assert step in (3, 4)
+    assert f"stopped after step {step} of 1000: SIGTERM (rank 1)" in finished.output
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_python_torchrun_and_deepspeed_train_alike_with_the_launchers_port_taken
         with taken_port():
             finished = launch([*command, "--save", name], tmp_path)
         assert finished.exit_code == 0, finished.output
-        assert f"on {1 if name == 'python' else 2} processes" in finished.output
+        assert f"on {'1 process' if name == 'python' else '2 processes'}" in finished.output
         curves[name] = losses(tmp_path / name)
     kinds = [(1, "train"), (2, "train"), (3, "train"), (3, "valid")]
     assert [line[:2] for line in curves["python"]] == kinds

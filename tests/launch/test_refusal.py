@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.dist.pool import ROOT
 from tests.launch.helpers import PP, PRETRAIN, TP, clean_environment, deepspeed, launch, tiny_run, write_corpus
@@ -79,6 +82,41 @@ def test_print_config_and_help_need_no_torch(tmp_path: Path, corpus: str) -> Non
         )
         assert expected in finished.stdout
         assert not {"torch", "deepspeed", "transformers"} & _split(finished.stderr)[0]
+
+
+def test_print_config_of_a_run_with_problems_prints_the_options_and_the_problems(tmp_path: Path, corpus: str) -> None:
+    runs = {
+        "data file not found": tiny_run("nowhere"),
+        "hidden_size 33": tiny_run(corpus, hidden_size="33"),
+        "1 required option is missing: lr": tiny_run(corpus, lr=None),
+    }
+    for problem, argv in runs.items():
+        finished = launch([sys.executable, PRETRAIN, *argv, "--print-config"], tmp_path)
+        assert finished.exit_code == 2
+        assert problem in finished.output
+        assert "optimizer.min_lr" in finished.output
+    noted = [*tiny_run(corpus), "--print-config", "--min-lr", "1e-4"]
+    finished = launch([sys.executable, PRETRAIN, *noted], tmp_path)
+    assert (finished.exit_code, finished.output.count("--min-lr has no effect")) == (0, 1)
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--print-config"]], ids=["help", "config"])
+def test_output_that_nobody_reads_ends_the_program_quietly(tmp_path: Path, corpus: str, argv: list[str]) -> None:
+    unread, closed = os.pipe()
+    os.close(unread)
+    finished = subprocess.run(
+        [sys.executable, PRETRAIN, *tiny_run(corpus), *argv],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=closed,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(closed)
+    assert finished.stderr == ""
+    # A program that prints dies of the closed pipe; a log line is no reason to.
+    assert finished.returncode == (141 if argv == ["--help"] else 0)
 
 
 def test_bad_run_under_deepspeed_is_reported_once_and_the_launcher_returns_the_code(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from megatron_ds.errors import DataError, TrainingError
+from megatron_ds.errors import ConfigError, DataError, TrainingError
 
 TIMEOUT = timedelta(seconds=20)
 LOST_PEER = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
@@ -87,7 +87,10 @@ def test_failing_together_makes_later_ranks_end_with_the_code_of_the_first(world
         raise RuntimeError(LOST_PEER)
     assert caught.value.exit_code == DataError.exit_code == 3
     assert "rank 1 failed first, with exit code 3" in str(caught.value)
-    assert "RuntimeError: [../third_party/gloo" in str(caught.value)
+    assert "here it showed as RuntimeError: [../third_party/gloo" in str(caught.value)
+    with pytest.raises(failure.PeerError) as caught, failure.failing_together():
+        raise ConfigError("two layers")
+    assert "here it showed as ConfigError: two layers" in str(caught.value)
     rendezvous.forget_port(0)
     del store
 

@@ -56,7 +56,11 @@ class ModelConfig(OptionBlock):
         10000.0, "rope: base of the wavelengths (theta).", aliases=("--rope-theta", "--rotary-emb-base"), gt=1, le=1e12
     )
     rotary_percent: float = option(
-        1.0, "rope: share of each head's width that is rotated.", aliases=("--rotary-pct",), gt=0, le=1
+        1.0,
+        "rope: share of each head's width that is rotated. Width x share is rounded down, and has to be even.",
+        aliases=("--rotary-pct",),
+        gt=0,
+        le=1,
     )
     rotary_interleaved: bool = option(
         False, "rope: rotates neighbouring numbers (GPT-J) instead of one from each half of the width (NeoX, Llama)."

@@ -11,9 +11,23 @@ from megatron_ds.config.option import OptionBlock, option
 class OptimizerConfig(OptionBlock):
     """AdamW, its learning-rate schedule and gradient clipping."""
 
-    lr: float = option(..., "Peak learning rate.", ge=0, le=1000)
-    min_lr: float = option(0.0, "Learning rate at the end of the decay.", ge=0, le=1000)
-    lr_decay_style: Literal["constant", "linear", "cosine"] = option("linear", "Shape of the decay after warm-up.")
+    lr: float = option(
+        ...,
+        "Peak learning rate. Steps count from 1, and the last step of the warm-up has it. Without a warm-up, step 1 is "
+        "one step down the decay already.",
+        ge=0,
+        le=1000,
+    )
+    min_lr: float = option(
+        0.0,
+        "Learning rate at the end of the decay: of its last step, without --lr-decay-iters that of the run, and after.",
+        ge=0,
+        le=1000,
+    )
+    lr_decay_style: Literal["constant", "linear", "cosine"] = option(
+        "linear",
+        "Shape of the decay from lr at the end of the warm-up (step 0 without one) to min_lr at --lr-decay-iters.",
+    )
     lr_decay_iters: int | None = option(
         None, "Step at which the decay ends; train_iters when not given.", ge=1, le=MOST_STEPS
     )

@@ -31,7 +31,7 @@ class ParallelConfig(OptionBlock):
         "type:transformer",
         "How layers are dealt to pipeline stages: `type:REGEX` (even counts of layers whose class name matches), "
         "`parameters` (even sums), `uniform` (even counts of all layers, embeddings and head too), or the number of "
-        "transformer layers of each stage, `layers:3,5,5,3`.",
+        "transformer layers of each stage, `layers:3,5,5,3`, of which the first and the last may be 0.",
     )
     distributed_timeout_minutes: float = option(
         10.0, "How long a collective may wait before the run ends.", ge=0.1, le=10**5

@@ -1,0 +1,111 @@
+"""The tokenizer comes along with the weights, or it is said why it does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+
+from megatron_ds.checkpoint.huggingface.tokenizer_files import write_tokenizer
+from megatron_ds.config.blocks import DataConfig
+from megatron_ds.tokenizers.build import build_tokenizer
+
+TEXT = "the cat<|endoftext|> sat on the hat"
+
+
+@pytest.fixture
+def bpe(tmp_path: Path) -> tuple[Path, Path]:
+    """vocab.json and merges.txt of a byte-level BPE with an end of text."""
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator([TEXT] * 5, vocab_size=270, min_frequency=1, special_tokens=["<|endoftext|>"])
+    folder = tmp_path / "bpe"
+    folder.mkdir()
+    tokenizer.save_model(str(folder))
+    return folder / "vocab.json", folder / "merges.txt"
+
+
+def _loaded(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def _written(data: dict[str, Any], tmp_path: Path, fallback: str = "nothing") -> Any:
+    output = tmp_path / "out"
+    output.mkdir()
+    # As in an export: the class of the model decides nothing.
+    (output / "config.json").write_text('{"model_type": "gpt2"}')
+    return write_tokenizer(data, output, tmp_path / fallback)
+
+
+def test_gpt2_bpe_is_written_with_its_ids(bpe: tuple[Path, Path], tmp_path: Path) -> None:
+    data = {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": str(bpe[0]), "merge_file": str(bpe[1])}
+    written = _written(data, tmp_path)
+    assert written.why_none is None
+    assert written.token_ids == {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    theirs, ours = _loaded(tmp_path / "out"), build_tokenizer(DataConfig(**data))
+    assert theirs(TEXT)["input_ids"] == ours.encode(TEXT, allow_special=True)
+    assert theirs.eos_token_id == ours.eod_id == 0
+    assert len(theirs) == ours.vocab_size
+    assert (tmp_path / "out" / "merges.txt").read_text() == bpe[1].read_text()
+
+
+def test_tokenizer_json_is_written_with_its_special_tokens(bpe: tuple[Path, Path], tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*map(str, bpe)))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.add_special_tokens(["<|endoftext|>", "<pad>"])
+    source = tmp_path / "mine"
+    source.mkdir()
+    backend.save(str(source / "my_tokenizer.json"))
+    config = {
+        "eos_token": "<|endoftext|>",
+        "pad_token": {"__type": "AddedToken", "content": "<pad>"},
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    (source / "tokenizer_config.json").write_text(json.dumps(config))
+    data = {"tokenizer_type": "HFTokenizer", "tokenizer_name_or_path": str(source / "my_tokenizer.json")}
+    written = _written(data, tmp_path)
+    assert written.token_ids == {"bos_token_id": None, "eos_token_id": 0, "pad_token_id": backend.token_to_id("<pad>")}
+    theirs = _loaded(tmp_path / "out")
+    assert theirs(TEXT)["input_ids"] == backend.encode(TEXT).ids
+    assert theirs.eos_token == "<|endoftext|>"
+
+
+def test_folder_that_is_gone_is_replaced_by_what_the_import_left(bpe: tuple[Path, Path], tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*map(str, bpe))).save(str(kept / "tokenizer.json"))
+    (kept / "generation_config.json").write_text('{"eos_token_id": [5, 6], "temperature": 0.7}')
+    data = {"tokenizer_type": "HFTokenizer", "tokenizer_name_or_path": str(tmp_path / "gone")}
+    written = _written(data, tmp_path, "kept")
+    assert written.why_none is None
+    assert written.token_ids["eos_token_id"] == [5, 6]
+    assert written.generation == {"eos_token_id": [5, 6], "temperature": 0.7}
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (kept / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ({"tokenizer_type": "NullTokenizer", "eod_id": 7}, "NullTokenizer has no counterpart"),
+        ({"eod_id": 7}, "the checkpoint names no tokenizer"),
+        (
+            {"tokenizer_type": "HFTokenizer", "tokenizer_name_or_path": "nobody/nothing", "eod_id": 7},
+            "nobody/nothing is neither a file or folder here nor kept from the hub",
+        ),
+        (
+            {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "no.json", "merge_file": "no.txt", "eod_id": 7},
+            "are not the two files of a byte-level BPE",
+        ),
+    ],
+)
+def test_tokenizer_that_can_not_be_written_is_said_with_the_reason(
+    data: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    written = _written(data, tmp_path)
+    assert why in str(written.why_none)
+    assert written.token_ids == {"bos_token_id": None, "eos_token_id": 7, "pad_token_id": None}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["config.json"]
