@@ -88,6 +88,13 @@ def test_sample_epochs_have_other_masks_and_orders(prefix: str) -> None:
     assert sum(a.loss_mask.tolist() != b.loss_mask.tolist() for a, b in by_text.values()) > 15
 
 
+def test_sample_masks_of_one_document_do_not_repeat(tmp_path: Path) -> None:
+    """Each epoch is one sample: 300 draws of 6 from 41 tokens, of which hardly two are the same."""
+    prefix = write_sentences(tmp_path / "a", numbered_sentences([[20, 21]]))
+    train = build_bert(prefix, train=300, seq_length=64, short_seq_prob=0.0, mask_type="token").train
+    assert len({tuple(sample.labels[sample.loss_mask == 1]) for sample in train}) > 295
+
+
 def test_split_in_two_swaps_half_and_uses_every_border() -> None:
     """4000 draws, within five standard deviations."""
     sentences = [np.array([number]) for number in range(5)]
