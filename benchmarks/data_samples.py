@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,11 +199,12 @@ def _samples_per_second(batches: Sequence[Any] | Any, samples_per_batch: int, co
 
 
 def _ours_loader(folder: str) -> dict[str, float]:
+    from megatron_ds.data.batch import make_batch
     from megatron_ds.data.loader import global_batches
 
     train = _ours_dataset(f"{folder}/loader", LOADER_SAMPLES)
     sizes = {"micro_batch_size": 8, "global_batch_size": 8, "dp_rank": 0, "dp_size": 1}
-    batches = global_batches(train, consumed_samples=0, vocab_size=50257, **sizes)
+    batches = global_batches(train, partial(make_batch, vocab_size=50257), consumed_samples=0, **sizes)
     return _samples_per_second(batches, 8, LOADER_SAMPLES // 8 - 1)
 
 

@@ -152,6 +152,22 @@ MODEL_SET = (
         Case(1, 2, 1, 1, "bf16", True, 1, False),
     ),
     *_rows(
+        MODELS["BERT"],
+        Case(2, 2, 2, 1, "fp32", True, 2, True),
+        Case(1, 2, 1, 1, "fp32", True, 1, False),
+        Case(2, 1, 1, 0, "fp32", True, 4, False),
+        Case(2, 1, 2, 1, "fp32", True, 2, False),
+        Case(2, 1, 2, 2, "fp32", True, 1, True),
+        Case(1, 1, 2, 3, "fp32", True, 2, False),
+        Case(1, 2, 1, 1, "bf16", True, 4, False),
+    ),
+    *_rows(
+        MODELS["BERT, one loss"],
+        Case(2, 2, 1, 0, "fp32", True, 2, False),
+        Case(1, 1, 2, 3, "fp32", True, 4, True),
+        Case(2, 1, 1, 1, "bf16", True, 2, False),
+    ),
+    *_rows(
         MODELS["SiLU"],
         Case(2, 2, 1, 1, "bf16", True, 2, True),
         Case(2, 1, 1, 3, "bf16", True, 4, False),
@@ -178,6 +194,7 @@ SEQUENCE_SET = tuple(
         *_rows(MODELS["Qwen"], Case(4, 1, 1, 0, "fp32", False, 4, False)),
         *_rows(MODELS["BLOOM"], Case(2, 1, 1, 3, "fp32", True, 2, True)),
         *_rows(MODELS["post-LN"], Case(2, 2, 1, 1, "fp32", True, 2, False)),
+        *_rows(MODELS["BERT"], Case(2, 2, 1, 1, "fp32", True, 2, True)),
         *_rows(MODELS["SiLU"], Case(2, 2, 1, 1, "bf16", True, 4, True)),
         *_rows(MODELS["Mistral"], Case(2, 1, 1, 1, "fp32", True, 4, False, more=DOCUMENT_FLAGS)),
     )

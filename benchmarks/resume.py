@@ -33,7 +33,7 @@ from megatron_ds.data.batch import Batch
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.data.samples import batch_hash
 from megatron_ds.training.batches import rank_batches
-from megatron_ds.training.evaluation import mean_loss
+from megatron_ds.training.evaluation import mean_losses
 from tests.dist.pool import run_ranks
 
 STEPS, EVAL_INTERVAL = 12, 4
@@ -208,7 +208,7 @@ def train_part(case: Case, folder: Path, start: int, end: int, save_after: tuple
         record.weight_hashes[step] = _hash_of_weights(parameter for _, parameter in engine.named_parameters())
         record.random_states[step] = hashlib.sha1(torch.get_rng_state().numpy().tobytes()).hexdigest()
         if step % EVAL_INTERVAL == 0:
-            record.validation_losses[step] = mean_loss(run, engine, datasets.valid["all"], mpu)
+            record.validation_losses[step] = sum(mean_losses(run, engine, datasets.valid["all"], mpu).values())
         if step in save_after:
             tiny.save(folder / str(step))
     return record

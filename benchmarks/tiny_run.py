@@ -18,22 +18,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.tiny_bert import bert_batch, plain_bert_loss
 from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.config import ResolvedRun, resolve
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import TrainingOrder
 from megatron_ds.data.batch import Batch, make_batch
+from megatron_ds.data.bert_batch import BertBatch
 from megatron_ds.data.boundaries import DocumentBoundaries
-from megatron_ds.engine.base import LossFunction, StepResult
+from megatron_ds.engine.base import StepResult
 from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.engine.distributed import local_device
 from megatron_ds.models import (
-    GptLoss,
     LayerDef,
+    LossFunction,
     ParallelTransformerLayer,
     SequentialModel,
-    gpt_layers,
     initialize_weights,
+    model_layers,
+    model_losses,
     whole_model_specs,
 )
 from megatron_ds.mpu import ModelParallelUnit
@@ -88,6 +91,8 @@ MODELS: Mapping[str, tuple[str, ...]] = {
     ),
     "prefix-LM": ("--position-embedding-type", "rope", "--prefix-lm", "--num-query-groups", "2"),
     "prefix-LM, ALiBi": ("--position-embedding-type", "alibi", "--prefix-lm"),
+    "BERT": ("--model-type", "bert", "--apply-residual-connection-post-layernorm", "--activation", "gelu"),
+    "BERT, one loss": ("--model-type", "bert", "--bert-no-binary-head", "--num-tokentypes", "3"),
     "SiLU": ("--activation", "silu", "--num-query-groups", "1", "--parallel-residual", "--fp32-residual-connection"),
 }
 
@@ -214,18 +219,20 @@ def global_batch(
     return replace(batch, loss_mask=batch.loss_mask * mask_rule(step, samples, SEQ_LENGTH))
 
 
-def batch_of_run(run: RunConfig, step: int, samples: int, mask_rule: MaskRule) -> Batch:
+def batch_of_run(run: RunConfig, step: int, samples: int, mask_rule: MaskRule) -> Batch | BertBatch:
     """The global batch number `step` as a run with these options gets it."""
+    if run.model.model_type == "bert":
+        return bert_batch(step, samples, SEQ_LENGTH, VOCAB_SIZE, mask_rule, binary_head=run.model.bert_binary_head)
     whole = global_batch(step, samples, mask_rule, DocumentBoundaries.of(run.data))
     if not run.model.prefix_lm:
         return whole
     return with_prefixes(whole, range(step * samples, (step + 1) * samples), run.training.seed)
 
 
-def gpt_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
+def model_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
     """The layers that a user with this run gets."""
     data = run.data
-    return gpt_layers(
+    return model_layers(
         run.model,
         mpu,
         reset_position_ids=data.reset_position_ids,
@@ -248,7 +255,7 @@ class TinyRun:
         self,
         case: Case,
         *,
-        layers: Callable[[RunConfig, ModelParallelUnit], list[LayerDef]] = gpt_of,
+        layers: Callable[[RunConfig, ModelParallelUnit], list[LayerDef]] = model_of,
         loss: LossFunction | None = None,
         mask_rule: MaskRule = some_tokens_count,
     ) -> None:
@@ -266,18 +273,20 @@ class TinyRun:
         self._mask_rule = mask_rule
         self.layers = model = layers(self.run, self.mpu)
         schedule = LearningRateSchedule.from_config(self.run.optimizer, self.run.training.train_iters)
-        loss = loss or GptLoss(self.run.model, self.mpu)
-        engine = build_engine(self.run, self.resolved.deepspeed, model, loss, self.mpu, schedule.learning_rate)
+        losses = {"lm_loss": loss} if loss is not None else model_losses(self.run.model, self.mpu)
+        engine = build_engine(self.run, self.resolved.deepspeed, model, losses, self.mpu, schedule.learning_rate)
         assert isinstance(engine, DeepSpeedEngineBase)
         self.engine = engine
 
-    def batches(self, step: int, micro_batch_size: int | None = None) -> list[Batch]:
+    def batches(self, step: int, micro_batch_size: int | None = None) -> list[Any]:
         """This rank's micro-batches of the global batch number `step`, cut as the data loader cuts them."""
         size = micro_batch_size or self.case.micro_batch_size
         whole = batch_of_run(self.run, step, self.case.global_batch_size, self._mask_rule)
         starts = range(self.mpu.dp_rank * size, self.case.global_batch_size, self.mpu.dp_size * size)
         return [
-            Batch(**{name: None if part is None else part[start : start + size] for name, part in vars(whole).items()})
+            type(whole)(
+                **{name: None if part is None else part[start : start + size] for name, part in vars(whole).items()}
+            )
             for start in starts
         ]
 
@@ -288,7 +297,7 @@ class TinyRun:
     def save(self, folder: Path) -> None:
         """Writes a checkpoint, as a run with ``--save`` does."""
         order = TrainingOrder.of(self.run) if self.run.data.data_path else None
-        specs = whole_model_specs(partial(gpt_layers, self.run.model), self.mpu.topology)
+        specs = whole_model_specs(partial(model_layers, self.run.model), self.mpu.topology)
         CheckpointSaver(self.run, specs, self.engine, self.mpu, self.layers, order)(folder)
 
     def load(self, folder: Path, step: int | None = None) -> None:
@@ -419,7 +428,7 @@ def run_plain_pytorch(
     device = local_device()
     run = replace(case, tp=1, pp=1, dp=1, zero=0, precision="fp32", deepspeed_json="").resolve().run
     mpu = ModelParallelUnit.offline(device=device)
-    model = SequentialModel(gpt_of(run, mpu)).to(device)
+    model = SequentialModel(model_of(run, mpu)).to(device)
     initialize_weights(model.named_parameters(), run.training.seed, mpu)
     initial_weights = _on_cpu(model)
     options = run.optimizer
@@ -435,7 +444,10 @@ def run_plain_pytorch(
 
     def mean_loss(step: int) -> Tensor:
         batch = batch_of_run(run, step, case.global_batch_size, mask_rule).to(device)
-        logits = model(batch.inputs).transpose(0, 1)[..., :VOCAB_SIZE]
+        outputs = model(batch.inputs)
+        if isinstance(batch, BertBatch):
+            return plain_bert_loss(outputs, batch, VOCAB_SIZE)
+        logits = outputs.transpose(0, 1)[..., :VOCAB_SIZE]
         losses = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="none")
         mask = batch.loss_mask.flatten()
         return (losses * mask).sum() / mask.sum().clamp(min=1)

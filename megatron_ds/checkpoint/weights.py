@@ -9,7 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from megatron_ds.config.blocks import ModelConfig
-from megatron_ds.models import gpt_layers, whole_model_specs
+from megatron_ds.models import model_layers, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec, Topology
 
 
@@ -43,10 +43,10 @@ def model_specs(model: ModelConfig, topology: Topology | None = None) -> dict[st
         model: the architecture, with its vocabulary size known.
         topology: the grid of ranks; its tensor-parallel size says how the vocabulary is padded.
     """
-    return whole_model_specs(partial(gpt_layers, model), topology)
+    return whole_model_specs(partial(model_layers, model), topology)
 
 
 def layer_owners(model: ModelConfig) -> list[str]:
     """For each entry of the model's list of layers, the name of the layer whose weights it uses."""
-    layers = gpt_layers(model, ModelParallelUnit.offline(device="meta"))
+    layers = model_layers(model, ModelParallelUnit.offline(device="meta"))
     return [layer.tied_to or layer.name for layer in layers]

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from megatron_ds.cli.data_run import find_run
-from megatron_ds.data.build import build_indices, log_plans, plan_gpt_datasets
+from megatron_ds.data.build import build_indices, log_plans, plan_datasets
 from megatron_ds.data.describe import describe, report
+from megatron_ds.data.families import run_samples
 from megatron_ds.data.samples import samples_needed
 from megatron_ds.data.show import Step, show_step
 from megatron_ds.tokenizers import build_tokenizer
@@ -101,9 +102,10 @@ def _build_index(argv: Sequence[str]) -> None:
     start = time.perf_counter()
     run = find_run(arguments.run, words, os.environ, arguments.world_size).run
     samples = samples_needed(run)
-    plans = plan_gpt_datasets(run.data, seq_length=run.model.seq_length, seed=run.training.seed, samples=samples)
-    num_built = build_indices(plans, run.data.data_cache_path)
-    log_plans(plans, run.data, samples)
+    kind = run_samples(run)
+    plans = plan_datasets(run.data, kind, seed=run.training.seed, samples=samples)
+    num_built = build_indices(plans, kind, run.data.data_cache_path)
+    log_plans(plans, kind, run.data, samples)
     num_parts = sum(part.key is not None for plan in plans for part in plan.parts)
     seconds = time.perf_counter() - start
     logger.info("indices: %d built, %d were there; %.1f s", num_built, num_parts - num_built, seconds)

@@ -144,7 +144,7 @@ def _read_checkpoint(arguments: argparse.Namespace) -> _Checkpoint:
     """The manifest's model and options.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or it is of no model that this version knows.
+        CheckpointError: there is no such checkpoint, or it is of no model that this version knows, or that can write.
     """
     found = find_checkpoint(arguments.load, arguments.load_step)
     manifest, folder = found.manifest, found.folder / found.tag
@@ -157,6 +157,11 @@ def _read_checkpoint(arguments: argparse.Namespace) -> _Checkpoint:
     except (ValueError, TypeError) as error:
         message = f"the manifest of {label} describes no model that this version knows: {error}"
         raise CheckpointError(Problem(message, advice="use the version that saved it")) from error
+    if model.is_bidirectional:
+        message = (
+            f"{label} is a {model.model_type.upper()}: its tokens see those after them, so it can't go on with a text"
+        )
+        raise CheckpointError(Problem(message, advice="load the checkpoint of a GPT"))
     return _Checkpoint(folder, model, data, manifest.layout.precision)
 
 

@@ -10,21 +10,24 @@ from megatron_ds.checkpoint.schedule import saved_schedule, schedule_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
-from megatron_ds.config.rules import padding_step, too_little_padding
+from megatron_ds.config.rules import PROGRAMS, padding_step, too_little_padding
 from megatron_ds.config.settings import DEFAULT_ORIGIN
-from megatron_ds.data import check_data, other_tokenizers, samples_needed
+from megatron_ds.data import other_tokenizers, run_data_problems, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.training.monitors import monitor_problems
 from megatron_ds.utils.versions import check_versions
 
 
-def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[ResolvedRun, FoundCheckpoint | None]:
+def preflight(
+    argv: Sequence[str], environ: Mapping[str, str], family: str = "gpt"
+) -> tuple[ResolvedRun, FoundCheckpoint | None]:
     """Resolves the run and checks its options, tokenizer, data files and checkpoints.
 
     Args:
         argv: the words after the program's name.
         environ: the environment.
+        family: of the models that the program trains.
 
     Returns:
         The run with what it needs to know of the tokenizer (vocabulary size, end-of-document id), and the checkpoint to
@@ -34,7 +37,7 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
         ConfigError: with everything that is wrong.
         SystemExit: after ``--help``.
     """
-    resolved, problems = collect(argv, environ)
+    resolved, problems = collect(argv, environ, PROGRAMS[family], family)
     problems = [*check_versions(), *launch_problems(environ), *problems]
     if resolved is None:
         raise ConfigError(problems)
@@ -68,27 +71,22 @@ def check_run_data(
     Returns:
         The run with what it needs to know of the tokenizer, the tokenizer's problems, and those of the data.
     """
-    resolved, fingerprint, tokenizer_problems = _with_tokenizer(resolved)
+    resolved, tokenizer, tokenizer_problems = _with_tokenizer(resolved)
     run = resolved.run
-    data_problems = check_data(
-        run.data,
-        seq_length=run.model.seq_length,
-        samples=samples_needed(run, **progress),
-        vocab_size=run.model.vocab_size,
-    )
-    if fingerprint is not None and not data_problems:
+    data_problems = run_data_problems(run, tokenizer, samples_needed(run, **progress))
+    if tokenizer is not None and not data_problems:
         try:
-            data_problems += other_tokenizers(run.data, fingerprint)
+            data_problems += other_tokenizers(run.data, tokenizer.fingerprint)
         except MegatronDsError as error:
             data_problems += error.problems
     return resolved, tokenizer_problems, data_problems
 
 
-def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, str | None, list[Problem]]:
+def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, Tokenizer | None, list[Problem]]:
     """Takes from the tokenizer what the run needs to know of it; without one it has to be given.
 
     Returns:
-        The run, the tokenizer's fingerprint if there is one, and the problems.
+        The run, the tokenizer if there is one, and the problems.
     """
     run = resolved.run
     tokenizer: Tokenizer | None = None
@@ -99,7 +97,7 @@ def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, str | None, lis
             return resolved, None, list(error.problems)
     resolved, vocabulary_problems = _with_vocabulary(resolved, tokenizer)
     resolved, eod_problems = _with_eod(resolved, tokenizer)
-    return resolved, tokenizer.fingerprint if tokenizer else None, vocabulary_problems + eod_problems
+    return resolved, tokenizer, vocabulary_problems + eod_problems
 
 
 def _with_vocabulary(resolved: ResolvedRun, tokenizer: Tokenizer | None) -> tuple[ResolvedRun, list[Problem]]:

@@ -1,4 +1,4 @@
-"""``pretrain_gpt.py``: from the command line to `megatron_ds.training.pretrain`."""
+"""``pretrain_gpt.py`` and ``pretrain_bert.py``: from the command line to `megatron_ds.training.pretrain`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from megatron_ds.errors import ConfigError, MegatronDsError
 from megatron_ds.utils.logging import logger, set_up_logging
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Pretrains a GPT. Every process that the launcher starts calls this.
+def main(family: str = "gpt", argv: Sequence[str] | None = None) -> None:
+    """Pretrains a model. Every process that the launcher starts calls this.
 
     Args:
+        family: of the model, a value of ``model_type``.
         argv: the words after the program's name; the process's own by default.
     """
     set_up_logging()
     words = list(sys.argv[1:] if argv is None else argv)
-    run_or_exit(lambda: _pretrain(words))
+    run_or_exit(lambda: _pretrain(family, words))
 
 
-def _pretrain(argv: Sequence[str]) -> None:
+def _pretrain(family: str, argv: Sequence[str]) -> None:
     try:
-        resolved, found = preflight(argv, os.environ)
+        resolved, found = preflight(argv, os.environ, family)
     except MegatronDsError as error:
         _print_what_is_known(argv)
         report_before_launch(error)

@@ -58,9 +58,9 @@ class Option:
         return values
 
     @property
-    def switches(self) -> Mapping[str, str]:
+    def switches(self) -> Mapping[str, str | bool]:
         """Flags without a value, and the value that each of them means."""
-        switches: Mapping[str, str] = self._extra["switches"]
+        switches: Mapping[str, str | bool] = self._extra["switches"]
         return switches
 
     @property

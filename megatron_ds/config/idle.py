@@ -161,6 +161,16 @@ _TABLE: tuple[_Idle, ...] = (
         lambda s: not any(s.value(f"data.{name}") for name in DOCUMENT_OPTIONS),
         f"without any of {', '.join(DOCUMENT_OPTIONS)}",
     ),
+    _Idle(
+        ("data.mask_prob", "data.bert_mask_type", "data.bert_max_ngram", "data.short_seq_prob"),
+        lambda s: bool(s.value("model.model_type") != "bert"),
+        "without a model_type of bert",
+    ),
+    _Idle(
+        ("data.bert_max_ngram",),
+        lambda s: bool(s.value("data.bert_mask_type") != "ngram"),
+        "without bert_mask_type ngram",
+    ),
     _Idle(("data.split",), lambda s: bool(_own_paths(s)), "without data_path: other options say what is training data"),
     _Idle(
         tuple(path for path in _OF_LOAD if path not in ("checkpoint.finetune", "checkpoint.load_step")),

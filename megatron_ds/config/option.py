@@ -20,7 +20,7 @@ def option(
     *,
     aliases: tuple[str, ...] = (),
     older_values: Mapping[str, str] | None = None,
-    switches: Mapping[str, str] | None = None,
+    switches: Mapping[str, str | bool] | None = None,
     long_text: bool = False,
     **checks: Any,
 ) -> Any:

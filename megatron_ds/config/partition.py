@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 _PREFIX = "layers:"
 
-# The classes of a GPT's layers, whatever its options: a pattern that none of them has is refused before the start.
-LAYER_CLASSES = (
+_COMMON = (
     "VocabParallelEmbedding",
     "PositionEmbedding",
     "EmbeddingDropout",
     "ParallelTransformerLayer",
     "LayerNorm",
     "RMSNorm",
-    "LanguageModelHead",
 )
+# The classes of a model's layers by its family, whatever its options: a pattern that none of them has is refused before
+# the start.
+LAYER_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "gpt": (*_COMMON, "LanguageModelHead"),
+    "bert": (*_COMMON, "TokenTypeEmbedding", "Pooler", "BinaryHead", "MaskedLmHead"),
+}
 
 
 def counted_layers(method: str) -> list[int] | None:

@@ -19,10 +19,12 @@ from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.notes import auto_notes, preset_notes
 from megatron_ds.config.passed_checks import passed_problems
 from megatron_ds.config.resolved import Draft, ResolvedRun
-from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, fp16_on_cpu
+from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, family_problem, fp16_on_cpu
 from megatron_ds.config.settings import Given, Settings, shortened, wrong_option_value
 from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.utils.text import counted
+
+_FAMILY = "model.model_type"
 
 
 @dataclass
@@ -78,7 +80,7 @@ def resolve(argv: Sequence[str], environ: Mapping[str, str], program: str) -> Re
 
 
 def collect(
-    argv: Sequence[str], environ: Mapping[str, str], program: str = "pretrain_gpt.py"
+    argv: Sequence[str], environ: Mapping[str, str], program: str = "pretrain_gpt.py", family: str | None = None
 ) -> tuple[ResolvedRun | None, list[Problem]]:
     """Resolves a run as `resolve` does, and returns its problems, so that others can be added to the same report.
 
@@ -86,6 +88,7 @@ def collect(
         argv: the words after the program's name.
         environ: the environment.
         program: the program's name, for ``--help``.
+        family: the one family of models that the program trains; None for a program that takes all.
 
     Returns:
         The run, or None when it isn't even complete, and all problems. With problems, a run's options are good enough
@@ -100,7 +103,11 @@ def collect(
             print(help_text(program))
         raise SystemExit(0)
     sources = _read_all(line)
+    if family is not None:
+        sources.preset.setdefault(_FAMILY, Given(family, program))
     settings, problems = _settled(sources, environ)
+    if family is not None and settings.value(_FAMILY) != family:
+        problems.append(family_problem(family, settings[_FAMILY]))
     problems = sources.problems + problems
     missing = _missing_options(settings, sources)
     problems += missing

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,6 +12,24 @@ from numpy.typing import NDArray
 
 from megatron_ds.data.boundaries import DocumentBoundaries, document_ids
 from megatron_ds.errors import DataError, Problem
+
+# Labels, and 1 where a label counts in the loss: tensors of one shape.
+Target = tuple[torch.Tensor, torch.Tensor]
+
+
+class TrainingBatch(Protocol):
+    """What an engine asks of a micro-batch, whatever the family of its model."""
+
+    @property
+    def inputs(self) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What the model's first layer gets."""
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """What each of the model's losses compares with, by the loss's name."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> TrainingBatch:
+        """The same batch on `device`."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +53,11 @@ class Batch:
     def inputs(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """What the model's first layer gets: tokens, or tokens and document ids."""
         return self.tokens if self.document_ids is None else (self.tokens, self.document_ids)
+
+    @property
+    def targets(self) -> Mapping[str, Target]:
+        """What the language model's loss compares with."""
+        return {"lm_loss": (self.labels, self.loss_mask)}
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on `device`."""
@@ -66,7 +90,7 @@ def make_batch(
     """
     stacked = np.asarray(samples)
     if vocab_size is not None:
-        _check_ids(stacked, vocab_size)
+        check_ids(stacked, vocab_size)
     whole = torch.from_numpy(stacked)
     # Views: the model's first layer reads each of them once, so that copies would be the greater part of the work.
     tokens, labels = whole[:, :-1], whole[:, 1:]
@@ -78,7 +102,16 @@ def make_batch(
     return Batch(tokens, labels, torch.from_numpy(mask.astype(np.float32)), ids)
 
 
-def _check_ids(tokens: NDArray[np.int64], vocab_size: int) -> None:
+def check_ids(tokens: NDArray[np.int64], vocab_size: int) -> None:
+    """Refuses tokens that are no ids of a vocabulary.
+
+    Args:
+        tokens: at least one.
+        vocab_size: ids in use.
+
+    Raises:
+        DataError: a token is below 0, or `vocab_size` or more.
+    """
     # As unsigned numbers, negative ids are the largest: one pass finds both kinds.
     if tokens.view(np.uint64).max() < vocab_size:
         return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Generic, TypeVar
 
 from megatron_ds.data.blend_order import BlendOrder
-from megatron_ds.data.samples import Origin, SampleDataset
+from megatron_ds.data.samples import DatasetOf, Origin
+
+SampleT = TypeVar("SampleT")
 
 
-class BlendedDataset:
+class BlendedDataset(Generic[SampleT]):
     """Several data sets as one, drawn from in the ratio of their weights.
 
     Args:
@@ -20,7 +20,7 @@ class BlendedDataset:
         num_samples: number of samples.
     """
 
-    def __init__(self, datasets: Sequence[SampleDataset | None], order: BlendOrder, num_samples: int) -> None:
+    def __init__(self, datasets: Sequence[DatasetOf[SampleT] | None], order: BlendOrder, num_samples: int) -> None:
         self._datasets = datasets
         self._order = order
         self._num_samples = num_samples
@@ -28,8 +28,8 @@ class BlendedDataset:
     def __len__(self) -> int:
         return self._num_samples
 
-    def __getitem__(self, index: int, /) -> NDArray[np.int64]:
-        """Sample `index` of the blend, [seq_length + 1]."""
+    def __getitem__(self, index: int, /) -> SampleT:
+        """Sample `index` of the blend."""
         dataset, sample = self._locate(index)
         return dataset[sample]
 
@@ -38,7 +38,7 @@ class BlendedDataset:
         dataset, sample = self._locate(index)
         return dataset.origin(sample)
 
-    def _locate(self, index: int) -> tuple[SampleDataset, int]:
+    def _locate(self, index: int) -> tuple[DatasetOf[SampleT], int]:
         if not 0 <= index < self._num_samples:
             raise IndexError(f"sample {index} of {self._num_samples}")
         number, sample = self._order.locate(index)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megatron_ds.data.build import too_small
+from megatron_ds.data.gpt_build import GptSamples
 from megatron_ds.data.indexed_dataset import IndexedDataset, bin_path, idx_path
+from megatron_ds.data.sample_kind import SampleKind
 from megatron_ds.data.samples import SampleCounts
 from megatron_ds.data.sources import parse_sources
 from megatron_ds.data.token_info import TokenInfo, read_token_info
@@ -26,11 +27,25 @@ ENDS_LOOKED_AT = 1_000
 def check_data(
     data: DataConfig, *, seq_length: int, samples: SampleCounts, vocab_size: int | None = None
 ) -> list[Problem]:
-    """All problems of the data options and files.
+    """All problems of a GPT's data options and files.
 
     Args:
         data: the data options.
         seq_length: input tokens per sample.
+        samples: samples needed per set.
+        vocab_size: number of ids in use.
+    """
+    return check_files(data, GptSamples(seq_length), samples=samples, vocab_size=vocab_size)
+
+
+def check_files(
+    data: DataConfig, kind: SampleKind[object], *, samples: SampleCounts, vocab_size: int | None
+) -> list[Problem]:
+    """All problems of the data options and files, whatever kind of samples they are for.
+
+    Args:
+        data: the data options.
+        kind: the kind of samples.
         samples: samples needed per set; a set that none are needed from is not looked at.
         vocab_size: number of ids in use; the start of each file is compared with it. None leaves that out.
     """
@@ -53,7 +68,7 @@ def check_data(
     for blend in blends:
         readable = replace(blend, parts=tuple(part for part in blend.parts if part.prefix in opened))
         if not blend.may_be_missing:
-            problems += too_small(readable, opened, seq_length)
+            problems += kind.too_small(readable, opened)
     return problems
 
 

@@ -7,24 +7,24 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron_ds.data.gpt_index import GptIndex
 from megatron_ds.data.indexed_dataset import bin_path, idx_path
 from megatron_ds.data.token_info import read_token_info
 from megatron_ds.errors import DataError, Problem
 
 # Part of every name: raise it when the same key would give another index.
-FORMAT = 4
-# The arrays of an index, in the order of `GptIndex`.
-_PARTS = ("documents", "samples")
+FORMAT = 5
+
+# An index: its arrays by name.
+Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,17 @@ class IndexKey:
         prefix: the data set; its files' sizes and modification times and its tokenizer's fingerprint count as well.
         split: "train", "valid" or "test": they are shuffled independently.
         documents: first document, and one past the last.
-        seq_length: input tokens per sample.
         seed: seed of the order.
-        num_epochs: epochs in the index.
+        arrays: names of the index's arrays.
+        options: the kind of samples, and what else they depend on.
     """
 
     prefix: str
     split: str
     documents: tuple[int, int]
-    seq_length: int
     seed: int
-    num_epochs: int
+    arrays: tuple[str, ...]
+    options: tuple[str | int | float | bool, ...]
 
     def file_stem(self) -> str:
         """A short name that changes whenever the index would."""
@@ -54,12 +54,12 @@ class IndexKey:
         info = read_token_info(self.prefix)
         identity.append((info.fingerprint if info else None,))
         parts = (FORMAT, str(Path(self.prefix).resolve()), identity, self.split, self.documents)
-        everything = json.dumps([*parts, self.seq_length, self.seed, self.num_epochs])
+        everything = json.dumps([*parts, self.seed, self.arrays, self.options])
         return f"{Path(self.prefix).name}_{self.split}_{hashlib.sha256(everything.encode()).hexdigest()[:24]}"
 
 
 class IndexCache:
-    """A folder of indices, two ``.npy`` files each, memory-mapped when read, and a ``.json`` with their checksums.
+    """A folder of indices: a ``.npy`` file for each array, memory-mapped when read; a ``.json`` with their checksums.
 
     Files appear under their names whole (written beside, then renamed), so that a killed job leaves no half index
     and two jobs that build the same index at once do not disturb each other.
@@ -71,7 +71,7 @@ class IndexCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def load(self, key: IndexKey, *, verify: bool = False) -> GptIndex | None:
+    def load(self, key: IndexKey, *, verify: bool = False) -> Arrays | None:
         """The index of `key`, or None when it is not there or is damaged.
 
         Args:
@@ -81,23 +81,23 @@ class IndexCache:
         stem = key.file_stem()
         try:
             expected = json.loads((self.folder / f"{stem}.json").read_text(encoding="utf-8"))
-            arrays = {part: _map_array(self._path(stem, part)) for part in _PARTS}
+            arrays = {part: _map_array(self._path(stem, part)) for part in key.arrays}
             if {part: _describe(array, verify) for part, array in arrays.items()} != (
-                expected if verify else {part: {**expected[part], "crc32": None} for part in _PARTS}
+                expected if verify else {part: {**expected[part], "crc32": None} for part in key.arrays}
             ):
                 return None
         except (OSError, ValueError, EOFError, KeyError, TypeError):
             return None
-        return GptIndex(*(arrays[part] for part in _PARTS))
+        return arrays
 
-    def store(self, key: IndexKey, index: GptIndex) -> None:
+    def store(self, key: IndexKey, arrays: Arrays) -> None:
         """Writes an index.
 
         Raises:
             DataError: the folder can't be written.
         """
         stem = key.file_stem()
-        arrays = dict(zip(_PARTS, (index.document_order, index.sample_starts), strict=True))
+        assert tuple(arrays) == key.arrays, "the key names the arrays"
         description = json.dumps({part: _describe(array, True) for part, array in arrays.items()}).encode()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

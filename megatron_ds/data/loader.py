@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from functools import partial
-from typing import cast
+from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
-from megatron_ds.data.batch import Batch, make_batch
-from megatron_ds.data.boundaries import DocumentBoundaries
-from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data.samples import DatasetOf
 from megatron_ds.errors import DataError, Problem
+
+SampleT = TypeVar("SampleT")
+BatchT = TypeVar("BatchT")
 
 
 def global_batches(
-    dataset: SampleDataset,
+    dataset: DatasetOf[SampleT],
+    collate: Callable[[Sequence[SampleT]], BatchT],
     *,
     consumed_samples: int,
     micro_batch_size: int,
@@ -27,9 +26,7 @@ def global_batches(
     dp_rank: int,
     dp_size: int,
     num_workers: int = 0,
-    vocab_size: int | None = None,
-    boundaries: DocumentBoundaries | None = None,
-) -> Iterator[list[Batch]]:
+) -> Iterator[list[BatchT]]:
     """Yields one list per optimizer step: this rank's micro-batches.
 
     Micro-batch m of rank d has the samples ``consumed + (m x dp_size + d) x micro_batch_size`` and the following
@@ -37,28 +34,27 @@ def global_batches(
 
     Args:
         dataset: the samples.
+        collate: makes a micro-batch of samples; with `num_workers`, in their processes.
         consumed_samples: samples that all ranks together have used before.
         micro_batch_size: samples per micro-batch.
         global_batch_size: samples per step over all ranks, a multiple of ``micro_batch_size x dp_size``.
         dp_rank: this process's data-parallel rank.
         dp_size: data-parallel size.
         num_workers: background processes; 0 reads in this process.
-        vocab_size: ids in use; None leaves tokens unchecked.
-        boundaries: what the end of a document changes; None when nothing.
 
     Raises:
-        DataError: a step is asked for that the data set has no samples for, or a token is no id of the vocabulary.
+        DataError: a step is asked for that the data set has no samples for, or `collate` finds fault with one.
     """
     assert global_batch_size % (micro_batch_size * dp_size) == 0, "the config checked the batch sizes"
     num_steps = max(0, len(dataset) - consumed_samples) // global_batch_size
     used = consumed_samples + num_steps * global_batch_size
     stride = micro_batch_size * dp_size
     starts = range(consumed_samples + dp_rank * micro_batch_size, used, stride)
-    loader: DataLoader[NDArray[np.int64]] = DataLoader(
-        cast("Dataset[NDArray[np.int64]]", dataset),
+    loader: DataLoader[Any] = DataLoader(
+        cast("Dataset[Any]", dataset),
         batch_sampler=_MicroBatchSampler(starts, micro_batch_size),
         num_workers=num_workers,
-        collate_fn=partial(make_batch, vocab_size=vocab_size, boundaries=boundaries),
+        collate_fn=collate,
         pin_memory=torch.cuda.is_available(),
         # The loader draws a seed for its workers. From the global generator, that would change the dropout of a run
         # each time a loader is made, so that a resumed run would differ from one that never stopped.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatron_ds.data.build import extent
+from megatron_ds.data.bert_options import BertSampling
 from megatron_ds.data.indexed_dataset import IndexedDataset
+from megatron_ds.data.sample_kind import extent
 from megatron_ds.data.sources import parse_sources
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class OrderedPart:
         share: of the samples, as its weight says, rounded to nine digits.
         documents: first document, and one past the last.
         num_tokens: tokens in these.
-        digest: hash of the lengths of these documents, and of some of their tokens.
+        digest: hash of the lengths of these documents (BERT: and of their sentences), and of some of their tokens.
     """
 
     name: str
@@ -47,10 +48,13 @@ class OrderedPart:
         return f"{self.share:.4%} of {self.name} {first}:{end} ({self.num_tokens} tokens, {self.digest[:8]})"
 
 
-def _digest(indexed: IndexedDataset, documents: tuple[int, int]) -> str:
-    """SHA-1 of the lengths of all documents of a range, and of tokens at places all over it."""
+def _digest(indexed: IndexedDataset, documents: tuple[int, int], *, by_sentence: bool) -> str:
+    """SHA-1 of the lengths of all documents of a range, or of their sentences, and of tokens at places all over it."""
     first, end = (indexed.document_start(document) for document in documents)
     digest = hashlib.sha1(indexed.document_lengths(*documents).tobytes(), usedforsecurity=False)
+    if by_sentence:
+        digest.update(np.diff(indexed.document_index[documents[0] : documents[1] + 1]).tobytes())
+        digest.update(indexed.sizes[slice(*indexed.document_index[list(documents)])].tobytes())
     for start in np.linspace(first, max(first, end - _PIECE), _PIECES).astype(np.int64).tolist():
         digest.update(indexed.tokens[start : min(end, start + _PIECE)].tobytes())
     return digest.hexdigest()
@@ -66,6 +70,7 @@ class TrainingOrder:
         seed: of the order.
         dataloader_type: ``single`` or ``cyclic``.
         num_samples: samples of the whole run, where the order depends on that: with ``cyclic``.
+        sampling: how BERT's samples are made; empty for GPT.
     """
 
     parts: tuple[OrderedPart, ...]
@@ -73,6 +78,8 @@ class TrainingOrder:
     seed: int
     dataloader_type: str
     num_samples: int | None
+    # Checkpoints of earlier versions have none.
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: RunConfig) -> TrainingOrder:
@@ -84,15 +91,18 @@ class TrainingOrder:
         """
         train = next(blend for blend in parse_sources(run.data) if blend.split == "train")
         total = sum(part.weight for part in train.parts)
+        bert = BertSampling.of_run(run)
         parts = []
         for part in train.parts:
             indexed = IndexedDataset(part.prefix)
             documents, num_tokens = extent(part, indexed)
             share = round(float(part.weight / total), 9)
-            parts.append(OrderedPart(Path(part.prefix).name, share, documents, num_tokens, _digest(indexed, documents)))
+            digest = _digest(indexed, documents, by_sentence=bert is not None)
+            parts.append(OrderedPart(Path(part.prefix).name, share, documents, num_tokens, digest))
         kind = run.data.dataloader_type
         num_samples = run.training.train_iters * run.global_batch_size if kind == "cyclic" else None
-        return cls(tuple(parts), run.model.seq_length, run.training.seed, kind, num_samples)
+        sampling = bert.to_json() if bert is not None else {}
+        return cls(tuple(parts), run.model.seq_length, run.training.seed, kind, num_samples, sampling)
 
     def to_json(self) -> dict[str, Any]:
         """The values as JSON has them."""
@@ -113,11 +123,11 @@ class TrainingOrder:
 
     def changes(self, now: TrainingOrder) -> list[str]:
         """What is different in `now`, a line for each; empty when it is the same order."""
-        before_values, now_values = self.to_json(), now.to_json()
+        before_values, now_values = ({**each.to_json(), **each.sampling} for each in (self, now))
         lines = [
-            f"{_NAMES.get(name, name)}: {before_values[name]} -> {value}"
-            for name, value in now_values.items()
-            if name != "parts" and before_values[name] != value
+            f"{_NAMES.get(name, name)}: {before_values.get(name)} -> {now_values.get(name)}"
+            for name in {**before_values, **now_values}
+            if name not in ("parts", "sampling") and before_values.get(name) != now_values.get(name)
         ]
         if self.parts != now.parts:
             lines.append(f"data: {', '.join(map(str, self.parts))} -> {', '.join(map(str, now.parts))}")

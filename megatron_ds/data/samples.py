@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from megatron_ds.config.blocks import RunConfig
+
+SampleT_co = TypeVar("SampleT_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,21 @@ class Origin:
     pieces: tuple[Piece, ...]
 
 
-class SampleDataset(Protocol):
-    """A fixed sequence of samples: item i is always the same tokens."""
+class DatasetOf(Protocol[SampleT_co]):
+    """A fixed sequence of samples: item i is always the same."""
 
     def __len__(self) -> int:
         """Number of samples."""
 
-    def __getitem__(self, index: int, /) -> NDArray[np.int64]:
-        """Sample `index`: `seq_length` + 1 tokens, [seq_length + 1]."""
+    def __getitem__(self, index: int, /) -> SampleT_co:
+        """Sample `index`."""
 
     def origin(self, index: int, /) -> Origin:
         """Where sample `index` is from."""
+
+
+# GPT's samples: `seq_length` + 1 tokens, [seq_length + 1].
+SampleDataset: TypeAlias = DatasetOf[NDArray[np.int64]]
 
 
 def batch_hash(samples: Iterable[NDArray[np.int64]]) -> str:

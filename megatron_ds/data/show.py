@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from megatron_ds.data.build import build_gpt_datasets
+from megatron_ds.data.bert_samples import BertSample
+from megatron_ds.data.families import build_run_datasets
 from megatron_ds.data.samples import Origin, SampleCounts, batch_hash
 
 if TYPE_CHECKING:
@@ -47,10 +48,8 @@ def show_step(run: RunConfig, step: Step, tokenizer: Tokenizer | None, most_samp
         DataError: a file is broken, or the cache of indices can't be written.
     """
     end = step.first_sample + step.num_samples
-    datasets = build_gpt_datasets(
-        run.data,
-        seq_length=run.model.seq_length,
-        seed=run.training.seed,
+    datasets = build_run_datasets(
+        run,
         # As many as the run has, so that its own index is found in the cache.
         samples=SampleCounts(max(end, run.training.train_iters * run.global_batch_size), 0, 0),
         is_builder=True,
@@ -59,24 +58,48 @@ def show_step(run: RunConfig, step: Step, tokenizer: Tokenizer | None, most_samp
     assert datasets.train is not None, "samples were asked for"
     train = datasets.train
     how = "as the run's folder says" if step.is_known else f"if all steps before had {step.num_samples} samples"
-    digest = batch_hash(train[number] for number in range(step.first_sample, end))
+    digest = batch_hash(_numbers(train[number]) for number in range(step.first_sample, end))
     yield f"step {step.number}: samples {step.first_sample} to {end - 1} of the run, {how}; SHA-1 of the batch {digest}"
     shown = step.num_samples if most_samples is None else min(most_samples, step.num_samples)
     for number in range(step.first_sample, step.first_sample + shown):
         origin = train.origin(number)
         yield ""
         yield f"--- sample {number}: number {origin.sample} of {origin.prefix}"
-        yield from _pieces(origin, train[number], tokenizer)
+        sample = train[number]
+        if isinstance(sample, BertSample):
+            yield from _segments(origin, sample, tokenizer)
+        else:
+            yield from _pieces(origin, sample, tokenizer)
     if shown < step.num_samples:
         yield ""
         yield f"({step.num_samples - shown} more samples)"
 
 
+def _numbers(sample: NDArray[np.int64] | BertSample) -> NDArray[np.int64]:
+    """All that the model gets of a sample, in one array."""
+    return sample.stacked() if isinstance(sample, BertSample) else sample
+
+
+def _segments(origin: Origin, sample: BertSample, tokenizer: Tokenizer | None) -> Iterator[str]:
+    """A BERT's sample as its model sees it, and what that has to predict: each place, and the token there."""
+    for piece in origin.pieces:
+        order = ", second segment first" if sample.sop_label else ""
+        last = piece.first_token + piece.tokens - 1
+        yield f"[document {piece.document}, out of tokens {piece.first_token} to {last}{order}]"
+    yield _text(sample.tokens[sample.padding_mask == 1], tokenizer)
+    masked = np.flatnonzero(sample.loss_mask).tolist()
+    yield "to predict: " + ", ".join(f"{place} {_text(sample.labels[[place]], tokenizer)}" for place in masked)
+
+
+def _text(ids: NDArray[np.int64], tokenizer: Tokenizer | None) -> str:
+    return tokenizer.decode(ids.tolist()) if tokenizer else " ".join(map(str, ids.tolist()))
+
+
 def _pieces(origin: Origin, sample: NDArray[np.int64], tokenizer: Tokenizer | None) -> Iterator[str]:
     first = 0
     for piece in origin.pieces:
-        ids = sample[first : first + piece.tokens].tolist()
+        ids = sample[first : first + piece.tokens]
         first += piece.tokens
         last = piece.first_token + piece.tokens - 1
         yield f"[document {piece.document}, tokens {piece.first_token} to {last}]"
-        yield tokenizer.decode(ids) if tokenizer else " ".join(map(str, ids))
+        yield _text(ids, tokenizer)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import Generic, TypeVar
 
-from megatron_ds.data.samples import Origin, SampleDataset
+import numpy as np
+
+from megatron_ds.data.samples import DatasetOf, Origin
 from megatron_ds.data.shuffle import permutations
 
 # Key of the random stream, after the split numbers that begin those of `gpt_index`.
 _CYCLIC = 3
 
+SampleT = TypeVar("SampleT")
 
-class ShuffledDataset:
+
+class ShuffledDataset(Generic[SampleT]):
     """All samples of a data set, each once, in an order that follows from their number and the seed.
 
     Args:
@@ -20,15 +23,15 @@ class ShuffledDataset:
         seed: seed of the order.
     """
 
-    def __init__(self, dataset: SampleDataset, seed: int) -> None:
+    def __init__(self, dataset: DatasetOf[SampleT], seed: int) -> None:
         self._dataset = dataset
         self._order = permutations(np.random.PCG64(np.random.SeedSequence((seed, _CYCLIC))), 1, len(dataset))[0]
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def __getitem__(self, index: int, /) -> NDArray[np.int64]:
-        """Sample `index` of the new order, [seq_length + 1]."""
+    def __getitem__(self, index: int, /) -> SampleT:
+        """Sample `index` of the new order."""
         return self._dataset[self._number(index)]
 
     def origin(self, index: int, /) -> Origin:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.checkpoint.reader import CheckpointReader
-from megatron_ds.data.batch import Batch
+from megatron_ds.data.batch import TrainingBatch
 
-# From logits, and (labels, each token's weight), to a scalar.
-LossFunction = Callable[[Tensor, tuple[Tensor, Tensor]], Tensor]
 # The rate of the n-th update, counted from 1.
 LearningRate = Callable[[int], float]
 
@@ -47,31 +46,42 @@ class StepResult:
     """One optimizer step.
 
     Attributes:
-        loss: mean over the global batch's tokens; a scalar tensor, so that reading it is the reader's choice.
+        losses: each of the model's losses by name, a mean over the labels of the global batch; scalar tensors, so that
+            reading them is the reader's choice.
         grad_norm: global gradient norm before clipping, every parameter counted once.
         learning_rate: the rate of this step.
         skipped: no update was made, because the gradient was not finite; equal on all ranks.
         loss_scale: fp16's scale in this step; 1 otherwise.
     """
 
-    loss: Tensor
+    losses: Mapping[str, Tensor]
     grad_norm: float
     learning_rate: float
     skipped: bool
     loss_scale: float
 
+    @property
+    def loss(self) -> Tensor:
+        """What the step trained on: the sum of the losses."""
+        return torch.stack(list(self.losses.values())).sum()
+
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The loss of some batches that were not trained on.
+    """The losses of some batches that were not trained on.
 
     Attributes:
-        loss: mean over their tokens, over all data-parallel ranks; a scalar tensor.
-        tokens: how many tokens that were; a scalar tensor.
+        losses: by name, a mean over their labels, over all data-parallel ranks; scalar tensors.
+        counts: how many labels that were, for each loss; scalar tensors.
     """
 
-    loss: Tensor
-    tokens: Tensor
+    losses: Mapping[str, Tensor]
+    counts: Mapping[str, Tensor]
+
+    @property
+    def loss(self) -> Tensor:
+        """The sum of the losses."""
+        return torch.stack(list(self.losses.values())).sum()
 
 
 class TrainEngine(Protocol):
@@ -79,12 +89,12 @@ class TrainEngine(Protocol):
 
     progress: TrainProgress
 
-    def train_step(self, batches: Sequence[Batch]) -> StepResult:
+    def train_step(self, batches: Sequence[TrainingBatch]) -> StepResult:
         """Runs one optimizer step over this rank's micro-batches of one global batch."""
         ...
 
-    def evaluate(self, batches: Sequence[Batch]) -> EvalResult:
-        """The loss of this rank's micro-batches, without dropout and without gradients."""
+    def evaluate(self, batches: Sequence[TrainingBatch]) -> EvalResult:
+        """The losses of this rank's micro-batches, without dropout and without gradients."""
         ...
 
     def save(self, folder: Path, *, in_background: bool = False) -> PendingFiles:
@@ -109,7 +119,7 @@ class TrainEngine(Protocol):
         """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
         ...
 
-    def first_not_finite(self, batches: Sequence[Batch]) -> str | None:
+    def first_not_finite(self, batches: Sequence[TrainingBatch]) -> str | None:
         """Runs the forward pass on a step's micro-batches; the first layer whose output is not finite, and its rank."""
         ...
 

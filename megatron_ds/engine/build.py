@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from functools import partial
 from io import StringIO
@@ -12,13 +12,21 @@ import deepspeed
 from torch import nn
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.engine.base import LearningRate, LossFunction, TrainEngine
+from megatron_ds.engine.base import LearningRate, TrainEngine
 from megatron_ds.engine.construction import LayerBuilder
 from megatron_ds.engine.grad_norm import ClipBeforeStep
+from megatron_ds.engine.losses import LossSum
 from megatron_ds.engine.optimizer import build_optimizer, offloads_optimizer
 from megatron_ds.engine.pipeline import PipelineTrainEngine, build_pipeline_module, named_stage_parameters
 from megatron_ds.engine.zero import ZeroTrainEngine
-from megatron_ds.models import LayerDef, Recompute, SequentialModel, initialize_weights, with_recomputation
+from megatron_ds.models import (
+    LayerDef,
+    LossFunction,
+    Recompute,
+    SequentialModel,
+    initialize_weights,
+    with_recomputation,
+)
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit
 
@@ -27,7 +35,7 @@ def build_engine(
     run: RunConfig,
     deepspeed_config: dict[str, Any],
     layers: Sequence[LayerDef],
-    loss: LossFunction,
+    losses: Mapping[str, LossFunction],
     mpu: ModelParallelUnit,
     learning_rate: LearningRate,
 ) -> TrainEngine:
@@ -37,7 +45,7 @@ def build_engine(
         run: the resolved run.
         deepspeed_config: what DeepSpeed gets: complete, checked, without our block.
         layers: the model.
-        loss: from logits, labels and token weights to a scalar.
+        losses: what the model is trained on the sum of, by name.
         mpu: where this rank sits.
         learning_rate: the rate of the n-th update, counted from 1.
 
@@ -45,11 +53,12 @@ def build_engine(
         A `PipelineTrainEngine` when there is a pipeline, else a `ZeroTrainEngine`.
     """
     recompute = Recompute.of(run.training)
+    loss_sum = LossSum(losses, mpu)
     builder = LayerBuilder(COMPUTE_DTYPES[run.training.precision], mpu, recompute)
     join = partial(with_recomputation, allowed=[layer.recompute for layer in layers], recompute=recompute, mpu=mpu)
     if mpu.pp_size > 1:
         module: nn.Module = build_pipeline_module(
-            layers, builder, loss, mpu, run.parallel.pp_partition_method, recompute
+            layers, builder, loss_sum, mpu, run.parallel.pp_partition_method, recompute
         )
         named = list(named_stage_parameters(module, layers))
         initialize_weights(named, run.training.seed, mpu)
@@ -84,8 +93,8 @@ def build_engine(
         )
     common: dict[str, Any] = {"seed": run.training.seed, "learning_rate": learning_rate, "clip": clip}
     if mpu.pp_size > 1:
-        return PipelineTrainEngine(layers, deepspeed_engine, mpu, **common)
-    return ZeroTrainEngine(loss, deepspeed_engine, mpu, **common)
+        return PipelineTrainEngine(layers, deepspeed_engine, loss_sum, mpu, **common)
+    return ZeroTrainEngine(deepspeed_engine, loss_sum, mpu, **common)
 
 
 def _gather_for_writing(parameter: nn.Parameter) -> AbstractContextManager[object]:

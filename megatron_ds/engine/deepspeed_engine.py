@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.checkpoint.reader import CheckpointReader
-from megatron_ds.data.batch import Batch
+from megatron_ds.data.batch import TrainingBatch
 from megatron_ds.engine.base import EvalResult, LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.checkpoint_writer import install_writer
 from megatron_ds.engine.grad_norm import ClipBeforeStep
 from megatron_ds.engine.load import ShardReader, load_parameters
+from megatron_ds.engine.losses import LossSum, weighted_targets
 from megatron_ds.engine.not_finite import first_of_all_ranks, noting_not_finite
 from megatron_ds.engine.optimizer import catch_up
 from megatron_ds.engine.weights import replicas_differ
@@ -31,6 +31,7 @@ class DeepSpeedEngineBase(ABC):
 
     Args:
         deepspeed_engine: what ``deepspeed.initialize`` returned.
+        losses: what the model is trained on.
         mpu: where this rank sits.
         seed: the run's seed, for dropout.
         learning_rate: the rate of the n-th update, counted from 1.
@@ -40,6 +41,7 @@ class DeepSpeedEngineBase(ABC):
     def __init__(
         self,
         deepspeed_engine: Any,
+        losses: LossSum,
         mpu: ModelParallelUnit,
         *,
         seed: int,
@@ -48,6 +50,7 @@ class DeepSpeedEngineBase(ABC):
     ) -> None:
         self.deepspeed_engine = deepspeed_engine
         self.mpu = mpu
+        self._losses = losses
         self.progress = TrainProgress()
         self._seed = seed
         self._first_step = 0  # the step whose dropout masks are those of a new run's first one
@@ -73,14 +76,14 @@ class DeepSpeedEngineBase(ABC):
         """Places in the model's list of layers that each pipeline stage holds."""
 
     @abstractmethod
-    def _run_step(self, batches: Sequence[Batch]) -> Tensor:
-        """Forward, backward and update; returns the global batch's loss."""
+    def _run_step(self, batches: Sequence[TrainingBatch], targets: Sequence[tuple[Tensor, ...]]) -> None:
+        """Forward, backward and update; `losses` hears of each micro-batch."""
 
     @abstractmethod
-    def evaluate(self, batches: Sequence[Batch]) -> EvalResult:
-        """The loss of this rank's micro-batches, without dropout and without gradients."""
+    def _run_forward(self, batches: Sequence[TrainingBatch], targets: Sequence[tuple[Tensor, ...]]) -> None:
+        """The same without dropout, gradients and update."""
 
-    def train_step(self, batches: Sequence[Batch]) -> StepResult:
+    def train_step(self, batches: Sequence[TrainingBatch]) -> StepResult:
         """Runs one optimizer step over this rank's micro-batches of one global batch."""
         engine = self.deepspeed_engine
         assert len(batches) == engine.gradient_accumulation_steps(), "the loader cuts batches as configured"
@@ -91,14 +94,24 @@ class DeepSpeedEngineBase(ABC):
         skipped_before = engine.skipped_steps
 
         self.mpu.seed_step(self._seed, self.progress.step - self._first_step)
-        loss = self._run_step(self._on_device(batches))
+        on_device = self._on_device(batches)
+        targets, _ = weighted_targets(on_device, self._losses.names, self.mpu)
+        self._run_step(on_device, targets)
+        losses = self._losses.take(len(batches))
 
         skipped = engine.skipped_steps > skipped_before or (self._clip is not None and self._clip.skipped)
         self.progress = self.progress.after_step(engine.train_batch_size(), skipped)
         norm = self._clip.last_norm if self._clip is not None else engine.get_global_grad_norm()
-        return StepResult(loss, float(norm), rate, skipped, loss_scale)
+        return StepResult(losses, float(norm), rate, skipped, loss_scale)
 
-    def _on_device(self, batches: Sequence[Batch]) -> list[Batch]:
+    def evaluate(self, batches: Sequence[TrainingBatch]) -> EvalResult:
+        """The losses of this rank's micro-batches, without dropout and without gradients."""
+        on_device = self._on_device(batches)
+        targets, counts = weighted_targets(on_device, self._losses.names, self.mpu)
+        self._run_forward(on_device, targets)
+        return EvalResult(self._losses.take(len(batches)), counts)
+
+    def _on_device(self, batches: Sequence[TrainingBatch]) -> list[TrainingBatch]:
         return [batch.to(self.mpu.device) for batch in batches]
 
     def save(self, folder: Path, *, in_background: bool = False) -> PendingFiles:
@@ -156,7 +169,7 @@ class DeepSpeedEngineBase(ABC):
         """Names of this rank's uncut parameters whose copies on tensor-parallel ranks are not equal to the bit."""
         return replicas_differ(self.named_parameters(), self.mpu)
 
-    def first_not_finite(self, batches: Sequence[Batch]) -> str | None:
+    def first_not_finite(self, batches: Sequence[TrainingBatch]) -> str | None:
         """Runs the forward pass on a step's micro-batches, without dropout.
 
         Returns:
@@ -178,13 +191,3 @@ class DeepSpeedEngineBase(ABC):
             "dtype": str(model_dtype).removeprefix("torch."),
             "gradient accumulation": str(accumulation_dtype).removeprefix("torch."),
         }
-
-
-@torch.no_grad()
-def average_over_data_parallel(value: Tensor, mpu: ModelParallelUnit) -> Tensor:
-    """The mean of a scalar over the data-parallel ranks."""
-    if mpu.dp_size == 1:
-        return value
-    value = value.clone()
-    torch.distributed.all_reduce(value, group=mpu.dp_group)
-    return value / mpu.dp_size

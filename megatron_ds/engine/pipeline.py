@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from megatron_ds.config.partition import counted_layers, matching_classes, stage_bounds
 from megatron_ds.config.rules import no_layer_matches
-from megatron_ds.data.batch import Batch
-from megatron_ds.engine.base import EvalResult, LossFunction
+from megatron_ds.data.batch import TrainingBatch
 from megatron_ds.engine.construction import LayerBuilder
 from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
-from megatron_ds.engine.loss_weights import token_weights
+from megatron_ds.engine.losses import LossSum
 from megatron_ds.engine.stage_norm import sum_norm_over_stages_once
 from megatron_ds.errors import ConfigError
 from megatron_ds.models import (
@@ -104,7 +103,7 @@ class StageModule(PipelineModule):  # type: ignore[misc]
 def build_pipeline_module(
     layers: Sequence[LayerDef],
     builder: LayerBuilder,
-    loss: LossFunction,
+    losses: LossSum,
     mpu: ModelParallelUnit,
     partition_method: str,
     recompute: Recompute = NO_RECOMPUTE,
@@ -114,7 +113,7 @@ def build_pipeline_module(
     Args:
         layers: the whole model.
         builder: makes modules.
-        loss: from logits, labels and token weights to a scalar; runs on the last stage.
+        losses: what the model is trained on; runs on the last stage.
         mpu: where this rank sits.
         partition_method: DeepSpeed's ``type:REGEX``, ``parameters`` or ``uniform``, or our ``layers:N,N,…``.
         recompute: what is run again in the backward pass.
@@ -132,7 +131,7 @@ def build_pipeline_module(
             mpu,
             specs,
             topology=topology,
-            loss_fn=loss,
+            loss_fn=losses,
             partition_method=partition_method,
         )
     place = topology.get_coord(mpu.global_rank)
@@ -205,26 +204,20 @@ class PipelineTrainEngine(DeepSpeedEngineBase):
         """Places in the model's list of layers that each pipeline stage holds."""
         return [range(start, stop) for start, stop in pairwise(self.deepspeed_engine.module.parts)]
 
-    def _run_step(self, batches: Sequence[Batch]) -> Tensor:
-        weights, _ = token_weights(batches, self.mpu)
-        loss: Tensor = self.deepspeed_engine.train_batch(_pipeline_inputs(batches, weights))
-        return loss
+    def _run_step(self, batches: Sequence[TrainingBatch], targets: Sequence[tuple[Tensor, ...]]) -> None:
+        self.deepspeed_engine.train_batch(_pipeline_inputs(batches, targets))
 
-    def evaluate(self, batches: Sequence[Batch]) -> EvalResult:
-        """The loss of this rank's micro-batches, without dropout and without gradients."""
+    def _run_forward(self, batches: Sequence[TrainingBatch], targets: Sequence[tuple[Tensor, ...]]) -> None:
         engine = self.deepspeed_engine
-        batches = self._on_device(batches)
-        weights, tokens = token_weights(batches, self.mpu)
         # Buffers between stages have the shape of the first batch that came through.
         engine.reset_activation_shape()
-        loss: Tensor = engine.eval_batch(_pipeline_inputs(batches, weights), num_micro_batches=len(batches))
+        engine.eval_batch(_pipeline_inputs(batches, targets), num_micro_batches=len(batches))
         engine.reset_activation_shape()
-        return EvalResult(loss, tokens)
 
 
 def _pipeline_inputs(
-    batches: Sequence[Batch], weights: Sequence[Tensor]
-) -> Iterator[tuple[Activations, tuple[Tensor, Tensor]]]:
-    """What the first stage takes in, and what the loss on the last stage is compared with."""
-    for batch, batch_weights in zip(batches, weights, strict=True):
-        yield batch.inputs, (batch.labels, batch_weights)
+    batches: Sequence[TrainingBatch], targets: Sequence[tuple[Tensor, ...]]
+) -> Iterator[tuple[Activations, tuple[Tensor, ...]]]:
+    """What the first stage takes in, and what the losses on the last stage compare with."""
+    for batch, batch_targets in zip(batches, targets, strict=True):
+        yield batch.inputs, batch_targets

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from megatron_ds.data.batch import Batch
-from megatron_ds.engine.base import EvalResult, LossFunction
-from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase, average_over_data_parallel
-from megatron_ds.engine.loss_weights import token_weights
+from megatron_ds.data.batch import TrainingBatch
+from megatron_ds.engine.deepspeed_engine import DeepSpeedEngineBase
 from megatron_ds.models import SequentialModel
 
 
 class ZeroTrainEngine(DeepSpeedEngineBase):
-    """Runs a `SequentialModel`, for a pipeline size of one.
-
-    Args:
-        loss: from logits, labels and token weights to a scalar.
-        *arguments: see `DeepSpeedEngineBase`.
-        **named_arguments: see `DeepSpeedEngineBase`.
-    """
-
-    def __init__(self, loss: LossFunction, *arguments: Any, **named_arguments: Any) -> None:
-        super().__init__(*arguments, **named_arguments)
-        self._loss = loss
+    """Runs a `SequentialModel`, for a pipeline size of one."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Canonical names and parameters of this rank: the module's own names."""
@@ -40,27 +27,17 @@ class ZeroTrainEngine(DeepSpeedEngineBase):
         assert isinstance(model, SequentialModel)
         return [range(model.num_layers)]
 
-    def _run_step(self, batches: Sequence[Batch]) -> Tensor:
+    def _run_step(self, batches: Sequence[TrainingBatch], targets: Sequence[tuple[Tensor, ...]]) -> None:
         engine = self.deepspeed_engine
         engine.train()
-        weights, _ = token_weights(batches, self.mpu)
-        total = torch.zeros((), device=self.mpu.device)
-        for batch, batch_weights in zip(batches, weights, strict=True):
-            loss = self._loss(engine(batch.inputs), (batch.labels, batch_weights))
-            engine.backward(loss)
+        for batch, batch_targets in zip(batches, targets, strict=True):
+            engine.backward(self._losses(engine(batch.inputs), batch_targets))
             engine.step()  # updates after the last micro-batch only
-            total += loss.detach()
-        return average_over_data_parallel(total / len(batches), self.mpu)
 
     @torch.no_grad()
-    def evaluate(self, batches: Sequence[Batch]) -> EvalResult:
-        """The loss of this rank's micro-batches, without dropout and without gradients."""
+    def _run_forward(self, batches: Sequence[TrainingBatch], targets: Sequence[tuple[Tensor, ...]]) -> None:
         engine = self.deepspeed_engine
         engine.eval()
-        batches = self._on_device(batches)
-        weights, tokens = token_weights(batches, self.mpu)
-        total = torch.zeros((), device=self.mpu.device)
-        for batch, batch_weights in zip(batches, weights, strict=True):
-            total += self._loss(engine(batch.inputs), (batch.labels, batch_weights))
+        for batch, batch_targets in zip(batches, targets, strict=True):
+            self._losses(engine(batch.inputs), batch_targets)
         engine.train()
-        return EvalResult(average_over_data_parallel(total / len(batches), self.mpu), tokens)

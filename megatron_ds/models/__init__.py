@@ -1,6 +1,8 @@
 """Models as lists of layers. Nothing here knows DeepSpeed, ranks beyond the `mpu`, or how a model is trained."""
 
 from megatron_ds.models.attention import AttentionScheme, check_kernel
+from megatron_ds.models.bert import bert_layers
+from megatron_ds.models.families import LossFunction, model_layers, model_losses
 from megatron_ds.models.gpt import GptLoss, gpt_layers
 from megatron_ds.models.init import initialize_weights
 from megatron_ds.models.layer_def import Activations, LayerDef, named_layer_parameters, tied_names
@@ -15,12 +17,16 @@ __all__ = [
     "AttentionScheme",
     "GptLoss",
     "LayerDef",
+    "LossFunction",
     "ParallelTransformerLayer",
     "Recompute",
     "SequentialModel",
+    "bert_layers",
     "check_kernel",
     "gpt_layers",
     "initialize_weights",
+    "model_layers",
+    "model_losses",
     "named_layer_parameters",
     "recompute_core_attention",
     "tied_names",

@@ -1,4 +1,4 @@
-"""Causal self-attention with the heads split over the tensor-parallel ranks."""
+"""Self-attention, causal or in both directions, with the heads split over the tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -58,6 +58,9 @@ class AttentionScheme:
     def _choose_kernel(self, backend: str, device: torch.device) -> FlexAttention | SdpaAttention:
         config = self.config
         is_masked = self.has_alibi or config.window_size is not None or self.masks_by_ids
+        if config.is_bidirectional:
+            # No more than which tokens are padding: written out, that is a mask any kernel of SDPA takes.
+            return SdpaAttention(backend, device)
         # Where flex attention can't be used, the mask is written out.
         fits_flex = config.attention_dropout == 0 and config.head_size >= LEAST_HEAD_SIZE
         prefers_flex = device.type == "cuda" and is_masked and fits_flex
@@ -69,12 +72,12 @@ class AttentionScheme:
     @property
     def masks_by_ids(self) -> bool:
         """Whether ids decide which tokens a token attends to."""
-        return self.separates_documents or self.config.prefix_lm
+        return self.separates_documents or self.config.prefix_lm or self.config.is_bidirectional
 
     @property
     def reads_documents(self) -> bool:
-        """Whether layers need the ids of documents, or of a prefix and the rest."""
-        return self.restarts_angles or self.separates_documents or self.config.prefix_lm
+        """Whether layers need the ids of documents, of a prefix and the rest, or of text and padding."""
+        return self.restarts_angles or self.masks_by_ids
 
     def angles(self, query: Tensor, document_ids: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cosines and sines of rotary embeddings, each fp32 ``[1 or B, 1, S, R/2]``.
@@ -114,12 +117,15 @@ class AttentionScheme:
 
         Args:
             query: ``[B, N/tp, S, D]``, for length, dtype and device.
-            document_ids: ``[B, S]``, or None where there are none; of a prefix-LM 0 in the prefix.
+            document_ids: ``[B, S]``, or None where there are none; of a prefix-LM 0 in the prefix; of a model that sees
+                both directions the padding mask.
 
         Returns:
             None where all tokens before a token count alike; else bool (true: counts) or, with ALiBi, numbers in
             the query's dtype, ``[1 or B, 1 or N/tp, S, S]``.
         """
+        if self.config.is_bidirectional and document_ids is not None:
+            return same_ids(document_ids)
         if self.config.prefix_lm and document_ids is not None:
             return self._prefix_mask(query, document_ids)
         mask = self._mask_of_length(query)
@@ -166,7 +172,7 @@ CoreAttention = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 class ParallelAttention(nn.Module):
-    """Causal attention through PyTorch's `scaled_dot_product_attention`.
+    """Attention through PyTorch's `scaled_dot_product_attention`.
 
     Heads of keys and values may serve several attention heads each (Ainslie et al. 2023, "GQA"). Where there are more
     ranks than those, the ranks that share one hold slices of its weights and gather what comes out of them.
@@ -281,8 +287,12 @@ def document_mask(document_ids: Tensor) -> Tensor:
     Returns:
         bool ``[B, 1, S, S]``: true where the query of the row attends to the key of the column.
     """
-    same = document_ids.unsqueeze(2) == document_ids.unsqueeze(1)
-    return same.tril_().unsqueeze(1)
+    return same_ids(document_ids).tril_()
+
+
+def same_ids(ids: Tensor) -> Tensor:
+    """Which tokens have the same id, ``[B, S] -> [B, 1, S, S]``."""
+    return (ids.unsqueeze(2) == ids.unsqueeze(1)).unsqueeze(1)
 
 
 def check_kernel(config: ModelConfig, mpu: ModelParallelUnit, scheme: AttentionScheme, like: Tensor) -> str:

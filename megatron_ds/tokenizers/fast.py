@@ -50,6 +50,21 @@ class FastTokenizer:
         """SHA-256, in hex, of everything that determines the ids of a text."""
         return fast_fingerprint(self._backend)
 
+    def vocab(self) -> dict[str, int]:
+        """The id of each token, added tokens included."""
+        vocab: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return vocab
+
+    def special_ids(self) -> list[int]:
+        """The ids of special tokens, those of sentinels included."""
+        return [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
+
+    @property
+    def continuation_prefix(self) -> str | None:
+        """What begins a piece inside of a word (WordPiece's ``##``), or None for models that mark no such pieces."""
+        model = self._backend.model
+        return getattr(model, "continuing_subword_prefix", None) if type(model).__name__ == "WordPiece" else None
+
     def content(self) -> dict[str, Any]:
         """What a ``tokenizer.json`` of the tokenizer for documents would hold."""
         content: dict[str, Any] = json.loads(self._plain.to_str())

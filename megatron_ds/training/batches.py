@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data.batch import Batch
+from megatron_ds.data.batch import Batch, TrainingBatch, make_batch
+from megatron_ds.data.bert_batch import make_bert_batch
 from megatron_ds.data.boundaries import DocumentBoundaries
 from megatron_ds.data.loader import global_batches
-from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data.samples import DatasetOf
 from megatron_ds.mpu import ModelParallelUnit, derive_seed
+
+SampleT = TypeVar("SampleT")
+BatchT = TypeVar("BatchT")
 
 
 def rank_batches(
-    run: RunConfig, dataset: SampleDataset, mpu: ModelParallelUnit, *, consumed_samples: int
-) -> Iterator[list[Batch]]:
+    run: RunConfig, dataset: DatasetOf[Any], mpu: ModelParallelUnit, *, consumed_samples: int
+) -> Iterator[Sequence[TrainingBatch]]:
     """For each global batch from `consumed_samples` on, this rank's micro-batches.
 
     Args:
@@ -26,20 +32,33 @@ def rank_batches(
         mpu: where this rank sits.
         consumed_samples: samples that all ranks together have used before.
     """
-    steps = global_batches(
+    vocab_size = run.model.vocab_size
+    if run.model.model_type == "bert":
+        return _batches(run, dataset, mpu, consumed_samples, partial(make_bert_batch, vocab_size=vocab_size))
+    collate = partial(make_batch, vocab_size=vocab_size, boundaries=DocumentBoundaries.of(run.data))
+    steps = _batches(run, dataset, mpu, consumed_samples, collate)
+    if not run.model.prefix_lm:
+        return steps
+    return _with_prefixes(run, steps, mpu, consumed_samples)
+
+
+def _batches(
+    run: RunConfig,
+    dataset: DatasetOf[SampleT],
+    mpu: ModelParallelUnit,
+    consumed_samples: int,
+    collate: Callable[[Sequence[SampleT]], BatchT],
+) -> Iterator[list[BatchT]]:
+    return global_batches(
         dataset,
+        collate,
         consumed_samples=consumed_samples,
         micro_batch_size=run.training.micro_batch_size,
         global_batch_size=run.global_batch_size,
         dp_rank=mpu.dp_rank,
         dp_size=mpu.dp_size,
         num_workers=run.data.num_workers,
-        vocab_size=run.model.vocab_size,
-        boundaries=DocumentBoundaries.of(run.data),
     )
-    if not run.model.prefix_lm:
-        return steps
-    return _with_prefixes(run, steps, mpu, consumed_samples)
 
 
 def _with_prefixes(

@@ -73,8 +73,9 @@ def _forward_of_layers(model: ModelConfig) -> int:
 
 
 def _forward_of_logits(model: ModelConfig, vocab_size: int) -> int:
-    """Forward operations of the output head for one token."""
-    return 2 * model.hidden_size * vocab_size
+    """Forward operations of the output head for one token; BERT's has a square matrix before the vocabulary's."""
+    transform = model.hidden_size if model.model_type == "bert" else 0
+    return 2 * model.hidden_size * (vocab_size + transform)
 
 
 @dataclass(frozen=True)

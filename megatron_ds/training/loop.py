@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data import GptDatasets
-from megatron_ds.data.samples import SampleDataset
+from megatron_ds.data import Datasets
+from megatron_ds.data.samples import DatasetOf
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.errors import Problem, TrainingError
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
-from megatron_ds.training.evaluation import mean_loss
+from megatron_ds.training.evaluation import mean_losses
 from megatron_ds.training.reporter import Reporter
 from megatron_ds.training.update_guard import UpdateGuard
 from megatron_ds.utils.logging import logger
@@ -21,7 +22,7 @@ from megatron_ds.utils.logging import logger
 def train(
     run: RunConfig,
     engine: TrainEngine,
-    datasets: GptDatasets,
+    datasets: Datasets[Any],
     mpu: ModelParallelUnit,
     reporter: Reporter,
     save: Callable[[Path], None],
@@ -52,9 +53,9 @@ def train(
         step = engine.progress.step
         return step == training.train_iters or (interval is not None and step % interval == 0)
 
-    def evaluate(split: str, sets: Mapping[str, SampleDataset]) -> None:
+    def evaluate(split: str, sets: Mapping[str, DatasetOf[Any]]) -> None:
         for name, dataset in sets.items():
-            reporter.evaluation(engine.progress, split, name, mean_loss(run, engine, dataset, mpu))
+            reporter.evaluation(engine.progress, split, name, mean_losses(run, engine, dataset, mpu))
         reporter.restart_clock()
 
     first_step = engine.progress.step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,8 @@ class StepMetrics:
         step: number of the optimizer step, from 1.
         consumed_samples: samples seen since the start of the run, this step included.
         consumed_tokens: the same in tokens.
-        lm_loss: token-weighted mean loss of this step's global batch, in nats per token.
+        losses: what this step trained on, in nats, each under a key of its own: `lm_loss`, the mean over the global
+            batch's tokens that count; of a BERT with its binary head also `sop_loss`, the mean over its samples.
         grad_norm: global gradient norm before clipping; not finite when fp16 overflowed.
         learning_rate: what this step used.
         loss_scale: fp16's loss scale; None in fp32 and bf16.
@@ -40,7 +42,7 @@ class StepMetrics:
     step: int
     consumed_samples: int
     consumed_tokens: int
-    lm_loss: float
+    losses: Mapping[str, float]
     grad_norm: float
     learning_rate: float
     loss_scale: float | None
@@ -54,19 +56,24 @@ class StepMetrics:
 
     def scalars(self) -> dict[str, float]:
         """The values for monitors, without the step and without what does not exist here."""
-        return {f"train/{key}": value for key, value in asdict(self).items() if key != "step" and value is not None}
+        return {f"train/{key}": value for key, value in self.record().items() if key != "step" and value is not None}
+
+    def record(self) -> dict[str, Any]:
+        """The line of metrics.jsonl, before what is not finite is taken out."""
+        return _with_losses(asdict(self))
 
 
 @dataclass(frozen=True)
 class EvalMetrics:
-    """One evaluation. The fields are the keys of metrics.jsonl.
+    """One evaluation. The fields are the keys of metrics.jsonl; where there are several losses, so are their names.
 
     Attributes:
         step: optimizer steps done when it ran.
         split: ``valid`` or ``test``.
         set: name of the data set; ``all`` for the whole split.
-        loss: token-weighted mean loss, in nats per token.
-        ppl: perplexity per token, exp(loss).
+        loss: the sum of the losses, each a mean over its own labels, in nats.
+        ppl: perplexity per token, exp(lm_loss).
+        losses: the losses by name, where there is more than one.
     """
 
     step: int
@@ -74,19 +81,41 @@ class EvalMetrics:
     set: str
     loss: float
     ppl: float
+    losses: Mapping[str, float]
 
     @classmethod
-    def from_loss(cls, *, step: int, split: str, loss: float, set: str = "all") -> EvalMetrics:
-        """Adds the perplexity, which is infinite where exp(loss) is beyond a float."""
+    def from_losses(cls, *, step: int, split: str, losses: Mapping[str, float], set: str = "all") -> EvalMetrics:
+        """Adds the sum, and the perplexity, which is infinite where exp(lm_loss) is beyond a float."""
         try:
-            ppl = math.exp(loss)
+            ppl = math.exp(losses["lm_loss"])
         except OverflowError:
             ppl = math.inf
-        return cls(step=step, split=split, set=set, loss=loss, ppl=ppl)
+        several = losses if len(losses) > 1 else {}
+        return cls(step=step, split=split, set=set, loss=sum(losses.values()), ppl=ppl, losses=several)
 
     def scalars(self) -> dict[str, float]:
         """The values for monitors."""
-        return {f"{self.split}/{self.set}/loss": self.loss, f"{self.split}/{self.set}/ppl": self.ppl}
+        values = {"loss": self.loss, "ppl": self.ppl, **self.losses}
+        return {f"{self.split}/{self.set}/{key}": value for key, value in values.items()}
+
+    def record(self) -> dict[str, Any]:
+        """The line of metrics.jsonl, before what is not finite is taken out."""
+        return _with_losses(asdict(self))
+
+
+def _with_losses(fields: dict[str, Any]) -> dict[str, Any]:
+    """`fields` with each loss as a key of its own, where `losses` stands."""
+    record: dict[str, Any] = {}
+    for key, value in fields.items():
+        record |= value if key == "losses" else {key: value}
+    return record
+
+
+def _shown(losses: Mapping[str, float]) -> str:
+    """``loss  3.2145``: their sum, and where there are several, each of them after it."""
+    parts = [f"loss {sum(losses.values()):7.4f}"]
+    parts += [f"{name} {loss:7.4f}" for name, loss in losses.items() if len(losses) > 1]
+    return " | ".join(parts)
 
 
 def log_line(metrics: StepMetrics, train_iters: int) -> str:
@@ -98,7 +127,7 @@ def log_line(metrics: StepMetrics, train_iters: int) -> str:
     """
     parts = [
         _progress(metrics.step, train_iters),
-        f"loss {metrics.lm_loss:7.4f}",
+        _shown(metrics.losses),
         f"norm {metrics.grad_norm:6.3f}",
         f"lr {metrics.learning_rate:.2e}",
         f"{metrics.step_seconds:6.3f} s",
@@ -118,7 +147,8 @@ def log_line(metrics: StepMetrics, train_iters: int) -> str:
 def eval_log_line(metrics: EvalMetrics, train_iters: int) -> str:
     """One line for people about an evaluation; its loss stands below the training loss of `log_line`."""
     name = metrics.split if metrics.set == "all" else f"{metrics.split} {metrics.set}"
-    return f"{_progress(metrics.step, train_iters)} | loss {metrics.loss:7.4f} | ppl {metrics.ppl:.2f} | {name}"
+    losses = _shown(metrics.losses or {"lm_loss": metrics.loss})
+    return f"{_progress(metrics.step, train_iters)} | {losses} | ppl {metrics.ppl:.2f} | {name}"
 
 
 def _progress(step: int, train_iters: int) -> str:
@@ -197,7 +227,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _to_json(metrics: StepMetrics | EvalMetrics) -> str:
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in asdict(metrics).items()
+        for key, value in metrics.record().items()
     }
     return json.dumps(finite, allow_nan=False)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,10 +17,10 @@ from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options, pro
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
+from megatron_ds.data import Datasets, TrainingOrder, build_run_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
-from megatron_ds.models import AttentionScheme, GptLoss, Recompute, check_kernel, gpt_layers, whole_model_specs
+from megatron_ds.models import AttentionScheme, Recompute, check_kernel, model_layers, model_losses, whole_model_specs
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
@@ -34,7 +35,7 @@ from megatron_ds.utils.text import counted
 
 
 def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
-    """Trains the GPT that `resolved` describes. Called by every process.
+    """Trains the model that `resolved` describes. Called by every process.
 
     Args:
         resolved: the run, checked, with its vocabulary size known.
@@ -57,13 +58,14 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     datasets = _datasets(run, joined)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
     layers = partial(
-        gpt_layers,
+        model_layers,
         run.model,
         reset_position_ids=run.data.reset_position_ids,
         reset_attention_mask=run.data.reset_attention_mask,
         attention_backend=run.training.attention_backend,
     )
-    engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
+    losses = model_losses(run.model, mpu)
+    engine = build_engine(run, resolved.deepspeed, layers(mpu), losses, mpu, schedule.learning_rate)
     if found is not None:
         _load(run, engine, found)
     if run.checkpoint.save is not None and mpu.global_rank == 0:
@@ -104,11 +106,9 @@ def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:
     )
 
 
-def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
-    return build_gpt_datasets(
-        run.data,
-        seq_length=run.model.seq_length,
-        seed=run.training.seed,
+def _datasets(run: RunConfig, joined: Joined) -> Datasets[Any]:
+    return build_run_datasets(
+        run,
         samples=samples_needed(run, **progress_of_load(run)),
         is_builder=os.environ["LOCAL_RANK"] == "0",
         # No collective: indexing may take longer than one waits.

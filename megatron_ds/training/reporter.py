@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,9 @@ class Reporter:
 
     def _report(self, progress: TrainProgress, result: StepResult) -> None:
         run = self._run
-        loss = float(result.loss)  # waits for the device, so the time is the steps' own
+        losses = {
+            name: float(loss) for name, loss in result.losses.items()
+        }  # waits for the device, so the time is the steps' own
         seconds = (time.perf_counter() - self._last_time) / self._timed_steps
         tokens = run.global_batch_size * run.model.seq_length
         speed = throughput(
@@ -68,7 +71,7 @@ class Reporter:
             step=progress.step,
             consumed_samples=progress.consumed_samples,
             consumed_tokens=progress.consumed_samples * run.model.seq_length,
-            lm_loss=loss,
+            losses=losses,
             grad_norm=result.grad_norm,
             learning_rate=result.learning_rate,
             loss_scale=result.loss_scale if run.training.fp16 else None,
@@ -85,16 +88,16 @@ class Reporter:
         self._skipped = 0
         self.restart_clock()
 
-    def evaluation(self, progress: TrainProgress, split: str, name: str, loss: float) -> None:
+    def evaluation(self, progress: TrainProgress, split: str, name: str, losses: Mapping[str, float]) -> None:
         """Reports an evaluation.
 
         Args:
             progress: how far the run has come.
             split: ``valid`` or ``test``.
             name: of the set in that split.
-            loss: mean loss per token.
+            losses: by name, each a mean over its labels.
         """
-        metrics = EvalMetrics.from_loss(step=progress.step, split=split, set=name, loss=loss)
+        metrics = EvalMetrics.from_losses(step=progress.step, split=split, set=name, losses=losses)
         logger.info(eval_log_line(metrics, self._run.training.train_iters))
         self._publish(metrics, progress.step)
 

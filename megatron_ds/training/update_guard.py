@@ -8,7 +8,7 @@ from pathlib import Path
 
 from megatron_ds.checkpoint import find_checkpoint
 from megatron_ds.config.blocks import CheckpointConfig, TrainingConfig
-from megatron_ds.data.batch import Batch
+from megatron_ds.data.batch import TrainingBatch
 from megatron_ds.engine.base import StepResult, TrainEngine
 from megatron_ds.errors import CheckpointError, Problem, TrainingError
 
@@ -29,7 +29,7 @@ class UpdateGuard:
         self._checkpoint = checkpoint
         self._skipped_in_a_row = 0
 
-    def check(self, engine: TrainEngine, batches: Sequence[Batch], result: StepResult) -> None:
+    def check(self, engine: TrainEngine, batches: Sequence[TrainingBatch], result: StepResult) -> None:
         """Takes note of a step.
 
         Args:
@@ -77,7 +77,7 @@ class UpdateGuard:
 _WAYS_OUT = "try a lower learning rate or a longer warm-up, or look at this step's samples with megatron-ds data show"
 
 
-def _where(engine: TrainEngine, batches: Sequence[Batch], result: StepResult) -> str:
+def _where(engine: TrainEngine, batches: Sequence[TrainingBatch], result: StepResult) -> str:
     """Whether the numbers broke in the forward or in the backward pass, and in which layer."""
     loss = float(result.loss)
     layer = engine.first_not_finite(batches)

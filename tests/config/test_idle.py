@@ -38,6 +38,14 @@ def idle(argv, device="cpu", world_size=1):
             ["--checkpoint-activations", "--checkpoint-in-cpu"],
             "--checkpoint-in-cpu has no effect on CPU: everything is in its memory",
         ),
+        (
+            ["--bert-max-ngram", "2", "--bert-mask-type", "word", "--model-type", "bert"],
+            "--bert-max-ngram has no effect without bert_mask_type ngram",
+        ),
+        (["--mask-prob", "0.2"], "--mask-prob has no effect without a model_type of bert"),
+        (["--bert-mask-type", "word"], "--bert-mask-type has no effect without a model_type of bert"),
+        (["--bert-max-ngram", "2"], "--bert-max-ngram has no effect without a model_type of bert"),
+        (["--short-seq-prob", "0"], "--short-seq-prob has no effect without a model_type of bert"),
         (["--wandb-exp-name", "x"], "--wandb-exp-name has no effect without wandb_project"),
         (
             ["--eod-id", "0"],

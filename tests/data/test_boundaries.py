@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -95,13 +96,13 @@ def _batches(folder: Path, workers: int) -> list[Batch]:
     assert dataset is not None
     batches = global_batches(
         dataset,
+        partial(make_batch, boundaries=BOTH),
         consumed_samples=0,
         micro_batch_size=2,
         global_batch_size=8,
         dp_rank=0,
         dp_size=2,
         num_workers=workers,
-        boundaries=BOTH,
     )
     return next(islice(batches, 1))
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from megatron_ds.config.blocks import DataConfig
 from megatron_ds.data import SampleCounts, build_gpt_datasets
-from megatron_ds.data import build as build_module
+from megatron_ds.data import gpt_build as build_module
 from megatron_ds.data.samples import batch_hash
 from megatron_ds.engine.distributed import wait_for_all
 from megatron_ds.errors import TrainingError

@@ -10,7 +10,7 @@ import pytest
 from megatron_ds.cli import data_tools, preprocess
 from megatron_ds.config import resolve, write_resolved
 from megatron_ds.data import SampleCounts, build_gpt_datasets
-from megatron_ds.data import build as build_module
+from megatron_ds.data import gpt_build as build_module
 from megatron_ds.data.describe import describe
 from megatron_ds.data.samples import batch_hash
 from megatron_ds.errors import ConfigError, DataError

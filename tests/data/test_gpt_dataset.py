@@ -10,7 +10,7 @@ import pytest
 
 from megatron_ds.config.blocks import DataConfig
 from megatron_ds.data import SampleCounts, build_gpt_datasets
-from megatron_ds.data import build as build_module
+from megatron_ds.data import gpt_build as build_module
 from megatron_ds.errors import DataError
 from tests.data.conftest import build, numbered_documents, rows, write_documents
 

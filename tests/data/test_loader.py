@@ -26,6 +26,7 @@ def global_hashes(
     ranks = [
         global_batches(
             dataset,  # type: ignore[arg-type]
+            make_batch,
             consumed_samples=consumed,
             micro_batch_size=micro_batch_size,
             global_batch_size=size,
@@ -111,6 +112,7 @@ def test_global_batches_beyond_the_end_raise(dataset: object) -> None:
     """P12: four samples are left, and no smaller batch is made of them."""
     batches = global_batches(
         dataset,  # type: ignore[arg-type]
+        make_batch,
         consumed_samples=84,
         micro_batch_size=4,
         global_batch_size=8,

@@ -9,7 +9,7 @@ from functools import partial
 from megatron_ds.config import resolve
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.config.files import presets_folder
-from megatron_ds.models import gpt_layers, whole_model_specs
+from megatron_ds.models import model_layers, whole_model_specs
 
 PAGE = presets_folder().parent / "docs" / "models.md"
 _BLOCKS = {"pre_ln": "pre-LN", "post_ln": "post-LN", "deepnorm": "DeepNorm", "parallel": "parallel"}
@@ -19,7 +19,8 @@ _ACTIVATIONS = {"gelu_tanh": "GELU (tanh)", "gelu": "GELU", "relu": "ReLU", "swi
 def _preset(name: str) -> ModelConfig:
     flags = ["--model-preset", name, "--micro-batch-size", "1", "--train-iters", "1", "--lr", "1"]
     model = resolve(flags, {"WORLD_SIZE": "1", "DS_ACCELERATOR": "cuda"}, "test").run.model
-    return model if model.vocab_size is not None else model.model_copy(update={"vocab_size": 50_257})
+    size = 30_522 if model.model_type == "bert" else 50_257
+    return model if model.vocab_size is not None else model.model_copy(update={"vocab_size": size})
 
 
 def _positions(model: ModelConfig) -> str:
@@ -39,7 +40,7 @@ def _norm(model: ModelConfig) -> str:
 def row(name: str) -> str:
     """One line of the table."""
     model = _preset(name)
-    specs = whole_model_specs(partial(gpt_layers, model))
+    specs = whole_model_specs(partial(model_layers, model))
     cells = (
         f"`{name}`",
         model.num_layers,

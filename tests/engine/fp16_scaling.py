@@ -54,7 +54,11 @@ def train_with_overflows(case: Case) -> ScalingRun:
         unchanged.append(all(map(torch.equal, before, weights)))
         results.append(
             StepResult(
-                result.loss.cpu(), result.grad_norm, result.learning_rate, bool(result.skipped), result.loss_scale
+                {"lm_loss": result.loss.cpu()},
+                result.grad_norm,
+                result.learning_rate,
+                bool(result.skipped),
+                result.loss_scale,
             )
         )
     return ScalingRun(results, unchanged, tiny.engine.progress)

@@ -25,7 +25,7 @@ def _train(case: Case) -> tuple[list[tuple[float, float]], list[tuple[float, flo
     steps, evaluations = [], []
     for step in range(LAST_STEP + 1):
         found = tiny.engine.evaluate(tiny.batches(step))
-        evaluations.append((float(found.loss), float(found.tokens)))
+        evaluations.append((float(found.loss), float(found.counts["lm_loss"])))
         result = tiny.train_step(step)
         steps.append((float(result.loss), result.grad_norm))
     finite = all(bool(parameter.isfinite().all()) for _, parameter in tiny.engine.named_parameters())

@@ -120,6 +120,12 @@ def test_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path: Path) -> No
         _plan(folder, "--prompt", "a")
 
 
+def test_model_that_sees_both_directions_is_refused(tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path, _model(model_type="bert"))
+    with pytest.raises(CheckpointError, match="is a BERT"):
+        _plan(folder, "--prompt", "a")
+
+
 def test_folder_without_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         _plan(tmp_path, "--prompt", "a")

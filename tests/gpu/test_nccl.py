@@ -15,6 +15,7 @@ import torch
 from benchmarks.parity import TOLERANCES
 from benchmarks.tiny_run import (
     DOCUMENT_FLAGS,
+    MODELS,
     Case,
     Outcome,
     Precision,
@@ -117,6 +118,16 @@ def test_documents_that_do_not_see_each_other_give_the_numbers_of_one_gpu(layout
     case = replace(_case(*layout, 1, "fp32"), more=DOCUMENT_FLAGS)
     outcome: Outcome = run_ranks(case.world_size, run_case, device="cuda", timeout=150, case=case)[0]
     assert (outcome.facts["restarts_positions"], outcome.facts["separates_documents"]) == (True, True)
+    (expected,) = run_ranks(1, run_plain_pytorch, device="cuda", timeout=150, case=reference(case))
+    found = difference(outcome, expected)
+    assert max(found.loss, found.norm, found.weights) <= TOLERANCES["fp32"], found
+
+
+@pytest.mark.parametrize("layout", list(_layouts()), ids=str)
+def test_bert_gives_the_numbers_of_one_gpu(layout: tuple[int, int, int]) -> None:
+    case = replace(_case(*layout, 1, "fp32"), tied=True, more=MODELS["BERT"])
+    outcome: Outcome = run_ranks(case.world_size, run_case, device="cuda", timeout=150, case=case)[0]
+    assert "binary_head.weight" in outcome.weights
     (expected,) = run_ranks(1, run_plain_pytorch, device="cuda", timeout=150, case=reference(case))
     found = difference(outcome, expected)
     assert max(found.loss, found.norm, found.weights) <= TOLERANCES["fp32"], found

@@ -56,10 +56,10 @@ def _fail_in_evaluation() -> None:
     from megatron_ds.errors import DataError
     from megatron_ds.training import loop
 
-    def broken(*arguments: Any) -> float:
+    def broken(*arguments: Any) -> dict[str, float]:
         raise DataError("broken in evaluation")
 
-    loop.mean_loss = broken
+    loop.mean_losses = broken
 
 
 def _nan_in_loss() -> None:

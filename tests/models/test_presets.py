@@ -12,11 +12,14 @@ import pytest
 from megatron_ds.config import resolve
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.config.files import presets_folder
-from megatron_ds.models import gpt_layers, whole_model_specs
+from megatron_ds.models import model_layers, whole_model_specs
 from megatron_ds.mpu import Topology
 
 # Counts that the models' cards and papers print, or that their weights add up to.
 PUBLISHED = {
+    # "110M" and "340M" in the paper.
+    "bert_base": 110_106_428,
+    "bert_large": 336_226_108,
     "bloom_176b": 176_247_271_424,
     "bloom_560m": 559_214_592,
     "llama3_8b": 8_030_261_248,
@@ -42,6 +45,11 @@ PUBLISHED = {
 _LLAMA3: dict[str, Any] = {"vocab_size": 128_256, "num_key_value_heads": 8, "tie_word_embeddings": False}
 _PYTHIA: dict[str, Any] = {"vocab_size": 50_304, "tie_word_embeddings": False}
 THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert_base": ("Bert", {}),
+    "bert_large": (
+        "Bert",
+        {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+    ),
     "bloom_176b": ("Bloom", {"n_layer": 70, "hidden_size": 14336, "n_head": 112}),
     "bloom_560m": ("Bloom", {"n_layer": 24, "hidden_size": 1024, "n_head": 16}),
     "llama3_8b": ("Llama", {**_LLAMA3, "intermediate_size": 14336}),
@@ -91,11 +99,12 @@ THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
 def _preset(name: str) -> ModelConfig:
     flags = ["--model-preset", name, "--micro-batch-size", "1", "--train-iters", "1", "--lr", "1"]
     model = resolve(flags, {"WORLD_SIZE": "1", "DS_ACCELERATOR": "cuda"}, "test").run.model
-    return model if model.vocab_size is not None else model.model_copy(update={"vocab_size": 50_257})
+    size = 30_522 if model.model_type == "bert" else 50_257
+    return model if model.vocab_size is not None else model.model_copy(update={"vocab_size": size})
 
 
 def _count(name: str) -> int:
-    specs = whole_model_specs(partial(gpt_layers, _preset(name)))
+    specs = whole_model_specs(partial(model_layers, _preset(name)))
     return sum(math.prod(spec.full_shape) for spec in specs.values())
 
 
@@ -117,7 +126,8 @@ def test_preset_has_as_many_parameters_as_transformers_class(name: str) -> None:
     family, options = THEIRS[name]
     config = getattr(transformers, f"{family}Config")(**options)
     with torch.device("meta"):
-        model = getattr(transformers, f"{family}ForCausalLM")._from_config(config)
+        kind = "PreTraining" if family == "Bert" else "CausalLM"
+        model = getattr(transformers, f"{family}For{kind}")._from_config(config)
     theirs = sum(parameter.numel() for parameter in model.parameters())
     if family == "OPT":
         theirs -= 2 * config.hidden_size
@@ -128,7 +138,7 @@ def test_preset_has_as_many_parameters_as_transformers_class(name: str) -> None:
 @pytest.mark.parametrize("tp_size", [2, 8, 16])
 def test_large_preset_is_cut_into_equal_shares(name: str, tp_size: int) -> None:
     model = _preset(name)
-    specs = whole_model_specs(partial(gpt_layers, model), Topology(tp_size=tp_size))
+    specs = whole_model_specs(partial(model_layers, model), Topology(tp_size=tp_size))
     for parameter, spec in specs.items():
         if spec.dim is not None:
             rows = spec.padded_rows or spec.full_shape[spec.dim]

@@ -47,7 +47,7 @@ print(json.dumps({"names": names, "heavy": sorted({"torch", "deepspeed"} & set(s
 """
 
 # The two modules of these layers that hand tensors over.
-WITH_TORCH = ("megatron_ds.data.batch", "megatron_ds.data.loader")
+WITH_TORCH = ("megatron_ds.data.batch", "megatron_ds.data.bert_batch", "megatron_ds.data.loader")
 
 
 def _run(script: str, folder: Path, *arguments: str) -> dict[str, object]:

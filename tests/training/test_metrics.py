@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ GPU_STEP = StepMetrics(
     step=120,
     consumed_samples=960,
     consumed_tokens=983040,
-    lm_loss=3.21449,
+    losses={"lm_loss": 3.21449},
     grad_norm=0.8123,
     learning_rate=2e-4,
     loss_scale=None,
@@ -53,8 +53,23 @@ def test_metrics_have_exactly_the_documented_keys() -> None:
         "step consumed_samples consumed_tokens lm_loss grad_norm learning_rate loss_scale skipped step_seconds "
         "tokens_per_second tokens_per_second_per_gpu model_tflops_per_gpu mfu peak_memory_gib"
     )
-    assert [field.name for field in fields(StepMetrics)] == step_keys.split()
-    assert [field.name for field in fields(EvalMetrics)] == ["step", "split", "set", "loss", "ppl"]
+    assert list(GPU_STEP.record()) == step_keys.split()
+    evaluation = EvalMetrics.from_losses(step=1, split="valid", losses={"lm_loss": 2.0})
+    assert list(evaluation.record()) == ["step", "split", "set", "loss", "ppl"]
+
+
+def test_metrics_of_two_losses_name_both_and_show_their_sum() -> None:
+    losses = {"lm_loss": 3.0, "sop_loss": 0.5}
+    step = replace(CPU_STEP, losses=losses)
+    assert [key for key in step.record() if key.endswith("loss")] == ["lm_loss", "sop_loss"]
+    assert "| loss  3.5000 | lm_loss  3.0000 | sop_loss  0.5000 | norm" in log_line(step, 1000)
+    assert step.scalars()["train/sop_loss"] == 0.5
+    evaluation = EvalMetrics.from_losses(step=1, split="valid", losses=losses)
+    assert evaluation.record() == {
+        **{"step": 1, "split": "valid", "set": "all", "loss": 3.5, "ppl": math.exp(3.0)},
+        **losses,
+    }
+    assert "| loss  3.5000 | lm_loss  3.0000 | sop_loss  0.5000 | ppl 20.09 | valid" in eval_log_line(evaluation, 1)
 
 
 def test_log_line_on_gpu_names_everything_with_units() -> None:
@@ -93,25 +108,27 @@ def test_log_line_rates_are_six_columns_wide(rate: float, shown: str) -> None:
 
 
 def test_log_lines_of_a_run_are_aligned() -> None:
-    early = replace(GPU_STEP, step=1, lm_loss=10.9251, grad_norm=12.5, tokens_per_second=950.0, step_seconds=12.0)
+    early = replace(
+        GPU_STEP, step=1, losses={"lm_loss": 10.9251}, grad_norm=12.5, tokens_per_second=950.0, step_seconds=12.0
+    )
     assert len(log_line(early, 1000)) == len(log_line(GPU_STEP, 1000))
 
 
 def test_eval_log_line_puts_its_loss_below_the_training_loss() -> None:
-    line = eval_log_line(EvalMetrics.from_loss(step=100, split="valid", loss=2.0), 1000)
+    line = eval_log_line(EvalMetrics.from_losses(step=100, split="valid", losses={"lm_loss": 2.0}), 1000)
     assert line == "step  100/1000 | loss  2.0000 | ppl 7.39 | valid"
     assert line.index("loss") == log_line(GPU_STEP, 1000).index("loss")
 
 
 def test_eval_metrics_of_a_huge_loss_have_infinite_perplexity() -> None:
-    assert EvalMetrics.from_loss(step=1, split="valid", loss=1000.0).ppl == math.inf
+    assert EvalMetrics.from_losses(step=1, split="valid", losses={"lm_loss": 1000.0}).ppl == math.inf
 
 
 def test_scalars_leave_out_none_and_the_step() -> None:
     scalars = CPU_STEP.scalars()
-    assert scalars["train/lm_loss"] == CPU_STEP.lm_loss
+    assert scalars["train/lm_loss"] == CPU_STEP.losses["lm_loss"]
     assert not {"train/step", "train/mfu", "train/loss_scale"} & set(scalars)
-    assert EvalMetrics.from_loss(step=1, split="test", set="books", loss=0.0).scalars() == {
+    assert EvalMetrics.from_losses(step=1, split="test", set="books", losses={"lm_loss": 0.0}).scalars() == {
         "test/books/loss": 0.0,
         "test/books/ppl": 1.0,
     }
@@ -126,7 +143,7 @@ def test_writer_line_is_readable_before_close(tmp_path: Path) -> None:
 
 def test_writer_not_finite_values_become_null_in_valid_json(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
-        writer.write(replace(GPU_STEP, lm_loss=math.nan, grad_norm=math.inf))
+        writer.write(replace(GPU_STEP, losses={"lm_loss": math.nan}, grad_norm=math.inf))
 
     def refuse(word: str) -> float:
         raise AssertionError(f"{word} is not JSON")
@@ -147,7 +164,7 @@ def test_writer_resume_drops_later_lines_and_goes_on(tmp_path: Path) -> None:
 def test_writer_resume_keeps_the_evaluation_of_the_saved_step(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path) as writer:
         for step in (5, 6):
-            writer.write(EvalMetrics.from_loss(step=step, split="valid", loss=1.0))
+            writer.write(EvalMetrics.from_losses(step=step, split="valid", losses={"lm_loss": 1.0}))
     path = write_steps(tmp_path, range(0), resume_step=5)
     assert step_lines(path) == [5]
 

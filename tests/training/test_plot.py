@@ -101,7 +101,7 @@ def test_losses_of_takes_training_and_the_first_validation_set() -> None:
 def test_main_prints_the_curve_of_a_folder_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": s, "lm_loss": x}) + "\n" for s, x in FALLING))
     with MetricsWriter(tmp_path, resume_step=300) as writer:
-        writer.write(EvalMetrics.from_loss(step=300, split="valid", loss=3.5))
+        writer.write(EvalMetrics.from_losses(step=300, split="valid", losses={"lm_loss": 3.5}))
     assert main([str(tmp_path), "--level", "0.85 x entropy=4.5"]) == 0
     of_folder = capsys.readouterr().out
     assert "╌╌ 0.85 x entropy 4.5000" in of_folder

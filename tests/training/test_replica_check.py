@@ -40,7 +40,7 @@ class FakeEngine:
     def train_step(self, batches: object) -> StepResult:
         self.progress = self.progress.after_step(8, skipped=False)
         loss = math.nan if self.progress.step >= self._first_nan_step else 1.0
-        return StepResult(torch.tensor(loss), loss, 1e-3, skipped=False, loss_scale=1.0)
+        return StepResult({"lm_loss": torch.tensor(loss)}, loss, 1e-3, skipped=False, loss_scale=1.0)
 
     def first_not_finite(self, batches: object) -> str | None:
         return "layers.0.mlp.dense_h_to_4h on rank 0" if self.progress.step >= self._first_nan_step else None

@@ -15,8 +15,8 @@ from megatron_ds.errors import TrainingError
 from megatron_ds.training.update_guard import UpdateGuard
 from tests.training.test_replica_check import FakeEngine, train_fake
 
-GOOD = StepResult(torch.ones(()), 1.0, 1e-3, skipped=False, loss_scale=1.0)
-OVERFLOW = StepResult(torch.ones(()), math.inf, 1e-3, skipped=True, loss_scale=1.0)
+GOOD = StepResult({"lm_loss": torch.ones(())}, 1.0, 1e-3, skipped=False, loss_scale=1.0)
+OVERFLOW = StepResult({"lm_loss": torch.ones(())}, math.inf, 1e-3, skipped=True, loss_scale=1.0)
 
 
 def _at(step: int) -> Any:

@@ -97,3 +97,22 @@ class DataConfig(OptionBlock):
         ge=0,
         le=10**5,
     )
+    mask_prob: float = option(
+        0.15,
+        "BERT: share of a sample's tokens that are masked and predicted.",
+        aliases=("--masked-lm-prob",),
+        gt=0,
+        lt=1,
+    )
+    bert_mask_type: Literal["token", "word", "ngram"] = option(
+        "ngram",
+        "BERT: what is masked as one: a token, a whole word with all its pieces, or a run of 1 to --bert-max-ngram "
+        "whole words, with probabilities proportional to 1/length.",
+    )
+    bert_max_ngram: int = option(3, "BERT: words in the longest run that is masked as one.", ge=1, le=100)
+    short_seq_prob: float = option(
+        0.1,
+        "BERT: share of samples that are made for a length drawn from 2 tokens to what fits, not for --seq-length.",
+        ge=0,
+        le=1,
+    )

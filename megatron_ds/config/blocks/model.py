@@ -15,6 +15,10 @@ GATED_ACTIVATIONS = ("geglu", "swiglu", "reglu", "liglu")
 class ModelConfig(OptionBlock):
     """Architecture of the model. Says nothing about how it is cut or trained."""
 
+    model_type: Literal["gpt", "bert"] = option(
+        "gpt",
+        "Family of the model. pretrain_gpt.py and pretrain_bert.py train one each, so it need not be given.",
+    )
     num_layers: int = option(..., "Number of transformer layers.", ge=1, le=10**5)
     hidden_size: int = option(..., "Width of the residual stream.", ge=1, le=WIDEST)
     num_attention_heads: int = option(..., "Number of attention heads.", ge=1, le=WIDEST)
@@ -89,6 +93,18 @@ class ModelConfig(OptionBlock):
         False,
         "Prefix-LM: the first tokens of each sample, a number drawn from the seed and the sample's number, see each "
         "other in both directions; what is predicted inside of them does not count in the loss.",
+    )
+    bert_binary_head: bool = option(
+        True,
+        "bert: trains a head on top of the first token to tell whether the two parts of a sample are in the order of "
+        "the text. Without it there is the loss of the masked tokens alone.",
+        switches={"--bert-no-binary-head": False},
+    )
+    num_tokentypes: int | None = option(
+        None,
+        "bert: kinds of tokens with an embedding each. Not given: 2 with the binary head, else 0.",
+        ge=0,
+        le=WIDEST,
     )
     normalization: Literal["LayerNorm", "RMSNorm"] = option(
         "LayerNorm",
@@ -179,6 +195,18 @@ class ModelConfig(OptionBlock):
     def num_positions(self) -> int:
         """Number of learned positions."""
         return self.max_position_embeddings if self.max_position_embeddings is not None else self.seq_length
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether tokens attend to those after them too."""
+        return self.model_type == "bert"
+
+    @property
+    def token_types(self) -> int:
+        """Kinds of tokens that have an embedding."""
+        if self.num_tokentypes is not None:
+            return self.num_tokentypes
+        return 2 if self.model_type == "bert" and self.bert_binary_head else 0
 
     @property
     def head_size(self) -> int:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from megatron_ds.config.rules.bert import (
+    PROGRAMS,
+    bert_has_options_of_its_kind,
+    bert_options_have_bert,
+    binary_head_has_two_token_types,
+    family_problem,
+)
 from megatron_ds.config.rules.checkpoint import (
     fresh_start_has_a_folder,
     kept_multiples_are_exceptions,
@@ -62,9 +69,11 @@ from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem
 
 __all__ = [
+    "PROGRAMS",
     "RULES",
     "attention_backend_on_cpu",
     "broken_rules",
+    "family_problem",
     "fp16_on_cpu",
     "no_layer_matches",
     "padding_step",
@@ -101,6 +110,9 @@ RULES: tuple[Rule, ...] = (
     saved_inputs_are_whole,
     recomputed_layers_exist,
     sequence_fits_positions,
+    bert_options_have_bert,
+    bert_has_options_of_its_kind,
+    binary_head_has_two_token_types,
     one_warmup,
     warmup_ends_before_decay,
     min_lr_is_below_lr,

@@ -142,8 +142,9 @@ def partition_method_is_known(settings: Settings) -> Iterator[Problem]:
         )
         return
     try:
-        if not matching_classes(pattern, LAYER_CLASSES):
-            yield no_layer_matches(method, LAYER_CLASSES, settings.sources(_METHOD))
+        classes = LAYER_CLASSES[settings.value("model.model_type")]
+        if not matching_classes(pattern, classes):
+            yield no_layer_matches(method, classes, settings.sources(_METHOD))
     except re.error as error:
         yield Problem(
             f"pp_partition_method {method!r}: no regular expression ({error})",

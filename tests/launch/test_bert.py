@@ -1,0 +1,53 @@
+"""pretrain_bert.py from texts to a checkpoint: alone, and as a pipeline (field report P19)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megatron_ds.cli.preprocess import main as preprocess
+from megatron_ds.training.metrics import read_metrics
+from tests.dist.pool import ROOT
+from tests.launch.helpers import PP, launch, tiny_run, torchrun
+
+PRETRAIN_BERT = str(ROOT / "pretrain_bert.py")
+_WORDS = ("birds", "sing", "in", "old", "trees", "near", "water")
+
+
+@pytest.fixture
+def flags(tmp_path: Path) -> list[str]:
+    """A tiny BERT on documents of several sentences."""
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *_WORDS)))
+    draws = np.random.default_rng(0)
+    texts = [
+        " ".join(" ".join(draws.choice(_WORDS, draws.integers(2, 6))).capitalize() + "." for _ in range(5))
+        for _ in range(40)
+    ]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = ["--tokenizer-type", "BertWordPieceLowerCase", "--vocab-file", str(vocabulary)]
+    words = ["--input", str(tmp_path / "texts.jsonl"), "--output-prefix", str(tmp_path / "tiny"), "--split-sentences"]
+    preprocess([*words, *tokenizer])
+    return [*tiny_run(str(tmp_path / "tiny_text_sentence"), vocab_size=None), *tokenizer]
+
+
+def _losses(save: Path) -> list[float]:
+    lines = read_metrics(save / "metrics.jsonl")
+    return [line[name] for line in lines for name in ("lm_loss", "sop_loss")]
+
+
+@pytest.mark.slow
+def test_bert_trains_alike_alone_and_as_a_pipeline(flags: list[str], tmp_path: Path) -> None:
+    alone = launch([sys.executable, PRETRAIN_BERT, *flags, "--save", "alone"], tmp_path)
+    assert alone.exit_code == 0, alone.output
+    cut = launch(torchrun(2, PRETRAIN_BERT, *flags, PP, "2", "--save", "cut"), tmp_path)
+    assert cut.exit_code == 0, cut.output
+    assert "TP1 x PP2 x DP1, ZeRO-1, fp32 on 2 processes" in cut.output
+    assert "| sop_loss " in cut.output
+    expected = _losses(tmp_path / "alone")
+    assert len(expected) == 8
+    assert _losses(tmp_path / "cut") == pytest.approx(expected, rel=1e-5)
