@@ -47,8 +47,8 @@ class GptSamples:
                 continue
             where = f"{part.start:.4g}:{part.end:.4g} of {part.prefix}"
             message = (
-                f"dataset has {counted(num_tokens, 'token')}, needs at least {self.seq_length + 1}: the {blend} set ({where}) is "
-                f"shorter than one sample of seq_length {self.seq_length} + 1 tokens"
+                f"dataset has {counted(num_tokens, 'token')}, needs at least {self.seq_length + 1}: the {blend} set "
+                f"({where}) is shorter than one sample of seq_length {self.seq_length} + 1 tokens"
             )
             advice = "use more data, a smaller --seq-length, or a larger share of it" + without_validation(blend)
             problems.append(Problem(message, advice=advice))
