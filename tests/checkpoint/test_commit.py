@@ -13,11 +13,12 @@ from megatron_ds.checkpoint.pending import WrittenFiles
 from megatron_ds.errors import Problem
 
 RECORD = FileRecord(3, "ab" * 32)
+MODEL = {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "seq_length": 4}
 
 
 def _manifest(consumed: int) -> Manifest:
     progress = {"step": 4, "skipped_steps": 0, "consumed_samples": consumed}
-    return Manifest(progress, Layout(1, 1, 2, 1, "fp32"), model={}, parameters={})
+    return Manifest(progress, Layout(1, 1, 2, 1, "fp32"), MODEL, parameters={})
 
 
 def _commit(folder: Path, tag: str = "global_step4", *, consumed: int = 8, failure: str = "") -> Problem | None:
