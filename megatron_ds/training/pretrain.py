@@ -16,6 +16,7 @@ from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
+from megatron_ds.config.report import DEEPSPEED_FILE, RUN_FILE
 from megatron_ds.data import GptDatasets, TrainingOrder, build_gpt_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
@@ -24,10 +25,12 @@ from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
+from megatron_ds.training.metrics import METRICS_FILE
 from megatron_ds.training.reporter import Reporter
+from megatron_ds.training.run_folder import set_aside, writing_into
 from megatron_ds.training.saving import CheckpointSaver
 from megatron_ds.training.stage_table import stage_table
-from megatron_ds.training.starts import Start, note_start
+from megatron_ds.training.starts import STARTS_FILE, Start, note_start
 from megatron_ds.training.stopping import Agreement, Stopping, StopSignals
 from megatron_ds.utils.logging import logger
 from megatron_ds.utils.text import counted
@@ -89,9 +92,12 @@ def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress, 
     """Writes down what is in force: as the run's present options, and as those of the steps from here on."""
     run = resolved.run
     if progress.step < run.training.train_iters:  # else there is nothing that these options would describe
-        write_resolved(resolved, folder)
-        start = Start(progress.step, progress.consumed_samples, run.model_dump())
-        note_start(folder, start, loaded)
+        with writing_into(folder):
+            if progress.step == 0:
+                set_aside(folder, (METRICS_FILE, STARTS_FILE, RUN_FILE, DEEPSPEED_FILE))
+            write_resolved(resolved, folder)
+            start = Start(progress.step, progress.consumed_samples, run.model_dump())
+            note_start(folder, start, loaded)
 
 
 def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:
