@@ -14,6 +14,7 @@ import torch
 
 from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
 from megatron_ds.checkpoint.reader import CheckpointReader
+from megatron_ds.checkpoint.run_lock import RunLock
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.config.report import DEEPSPEED_FILE, RUN_FILE
@@ -36,12 +37,13 @@ from megatron_ds.utils.logging import logger
 from megatron_ds.utils.text import counted
 
 
-def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
+def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None, lock: RunLock | None = None) -> None:
     """Trains the GPT that `resolved` describes. Called by every process.
 
     Args:
         resolved: the run, checked, with its vocabulary size known.
         found: the checkpoint to go on from.
+        lock: of the folder of ``--save``, in the one process that holds it.
     """
     start = time.monotonic()
     run = resolved.run
@@ -69,6 +71,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     engine = build_engine(run, resolved.deepspeed, layers(mpu), GptLoss(run.model, mpu), mpu, schedule.learning_rate)
     if found is not None:
         _load(run, engine, found)
+    began = engine.progress
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         _note_options(resolved, Path(run.checkpoint.save), engine.progress, found.folder if found else None)
     specs = whole_model_specs(layers, mpu.topology)
@@ -84,7 +87,15 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     with StopSignals(announce=mpu.global_rank == 0) as signals, reporter, saver:
         agreement = Agreement(joined.store, mpu.global_rank, run.world_size)
         stop = Stopping(run.checkpoint, start, signals, lambda: saver.has_failed, agreement)
-        train(run, engine, datasets, mpu, reporter, saver, stop)
+
+        def save(folder: Path) -> None:
+            if lock is not None and lock.renew():
+                logger.warning("%s was removed while the run went on: its earlier files are lost", folder)
+                _note_options(resolved, folder, began, None)
+                reporter.reopen(engine.progress)
+            saver(folder)
+
+        train(run, engine, datasets, mpu, reporter, save, stop)
     stop_distributed()
 
 
