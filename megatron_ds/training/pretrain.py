@@ -138,7 +138,7 @@ def _what_was_loaded(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint
         schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
         rate = schedule.learning_rate(progress.step - progress.skipped_steps + 1)
         yield (
-            f"{where}: step {progress.step}, {progress.consumed_samples} samples consumed, "
+            f"{where}: step {progress.step}, {counted(progress.consumed_samples, 'sample')} consumed, "
             f"next learning rate {rate:.2e}"
         )
         if options.no_load_optim or not saved.has_optimizer:

@@ -87,7 +87,8 @@ def test_reshard_that_does_not_divide_is_refused_with_both_numbers(trained, tmp_
     folder, _ = trained
     with pytest.raises(CheckpointError) as caught:
         main(["reshard", "--input", str(folder), "--output", str(tmp_path / "new"), "--target-tp", "3"])
-    assert "num_attention_heads 4 is not a multiple of the tensor-parallel size 3" in str(caught.value)
+    assert "num_attention_heads 4 is not a multiple of tensor_model_parallel_size 3" in str(caught.value)
+    assert "this model can be cut over 1, 2 or 4 tensor-parallel ranks" in str(caught.value)
     assert not (tmp_path / "new").exists()
 
 

@@ -144,13 +144,38 @@ BROKEN = {
         [TP, "4", "--num-query-groups", "1", "--kv-channels", "2"],
         {},
         4,
-        ["4 ranks share a head", "width 2", "TP of at most 1", "kv_channels=2"],
+        ["4 ranks share a head", "width 2", "TP that divides 2, or a head width that 4 divides", "kv_channels=2"],
+    ),
+    "groups_2_tp_8_width_2": (
+        [TP, "8", "--num-query-groups", "2", "--kv-channels", "2"],
+        {"num_attention_heads": "8"},
+        8,
+        ["4 ranks share a head", "TP that divides 2, or 2 x a number that divides 2, or a head width that 4 divides"],
     ),
     "swiglu_width_tp_3": (
         [TP, "3", "--swiglu"],
         {"num_attention_heads": "3", "hidden_size": "36"},
         3,
         ["8/3 x hidden_size 36 = 64", "parallel_size 3", "activation=swiglu", "--ffn-hidden-size"],
+    ),
+    "rotary_odd_in_binary": (
+        ["--position-embedding-type", "rope", "--rotary-percent", "0.29", "--kv-channels", "200"],
+        {},
+        1,
+        ["rounded down, is 57: in floating point", "it is 57.99999999999999", "--rotary-percent 0.290001 gives 58;"],
+    ),
+    "linear_scaling_below_1": (
+        ["--position-embedding-type", "rope", "--rotary-seq-len-interpolation-factor", "1e-45"],
+        {},
+        1,
+        ["greater than or equal to 1", "use at least 1"],
+    ),
+    "epsilon_that_is_zero_in_fp32": (["--adam-eps", "1e-46"], {}, 1, ["adam_eps is a number", "use at least 1e-30"]),
+    "rotary_base_of_a_preset": (
+        ["--model-preset", "llama3_8b", "--position-embedding-type", "alibi", "--num-query-groups", "4"],
+        {},
+        1,
+        ["from preset llama3_8b", "or --rotary-base 10000.0, its default, as well: the preset has rotary_base for"],
     ),
     "rotary_odd": (
         ["--position-embedding-type", "rope", "--rotary-percent", "0.4"],
@@ -269,6 +294,7 @@ BROKEN = {
         [
             "2 transformer layers can't fill 4",
             "at most 2, or at least 4 layers",
+            "each stage has at least one, unless they are counted out",
             "--pp-partition-method layers:0,1,1,0",
         ],
     ),
@@ -342,6 +368,15 @@ def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, p
         (["--zero-stage", "1", PP, "2"], {}, 2),
         (["--zero-stage", "3", TP, "2"], {}, 4),
         (["--zero-stage", "0"], {}, 1),
+        (
+            [
+                *("--model-preset", "llama3p1_8b", "--position-embedding-type", "alibi", "--num-query-groups", "4"),
+                *("--rotary-base", "10000.0", "--no-use-rope-scaling"),
+            ],
+            {},
+            1,
+        ),
+        (["--position-embedding-type", "rope", "--rotary-percent", "0.290001", "--kv-channels", "200"], {}, 1),
         (["--lr-warmup-iters", "6", "--lr-decay-style", "constant"], {}, 1),
         (["--lr-warmup-iters", "7", "--lr-decay-iters", "9"], {}, 1),
         (["--max-position-embeddings", "32"], {}, 1),
