@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,9 +14,11 @@ from megatron_ds.checkpoint.huggingface import (
     ARCHITECTURES,
     KEPT_FOLDER,
     check_difference,
+    check_ids,
     compare_logits,
     export_huggingface,
     import_huggingface,
+    own_tokenizer,
 )
 from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.weights import ModelWeights
@@ -59,7 +63,8 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="compare logits on random tokens with transformers; holds both models in memory, in fp32",
+        help="compare logits on random tokens, and ids of a few texts, with transformers; holds both models in memory, "
+        "in fp32",
     )
 
 
@@ -88,7 +93,7 @@ def _export(arguments: argparse.Namespace) -> None:
     if exported.why_no_tokenizer is not None:
         logger.warning("no tokenizer was written: %s", exported.why_no_tokenizer)
     if arguments.check:
-        _check(weights, output, exported.dtype)
+        _check(weights, output, exported.dtype, reader.manifest.options.get("data", {}))
 
 
 def _import(arguments: argparse.Namespace) -> None:
@@ -108,10 +113,11 @@ def _import(arguments: argparse.Namespace) -> None:
     )
     if arguments.check:
         # What was written, not what was read.
-        _check(open_checkpoint(output).weights(), source, imported.dtype)
+        written = open_checkpoint(output)
+        _check(written.weights(), source, imported.dtype, written.manifest.options["data"])
 
 
-def _check(weights: ModelWeights, folder: Path, dtype: torch.dtype) -> None:
+def _check(weights: ModelWeights, folder: Path, dtype: torch.dtype, data: Mapping[str, Any]) -> None:
     comparison = compare_logits(weights, folder, dtype)
     logger.info(
         "largest |Δlogit| %.3g on %d random tokens, in fp32 (largest |logit| %.3g)",
@@ -120,6 +126,9 @@ def _check(weights: ModelWeights, folder: Path, dtype: torch.dtype) -> None:
         comparison.largest_logit,
     )
     check_difference(comparison)
+    tokenizer = own_tokenizer(data, folder)
+    if tokenizer is not None and (folder / "tokenizer.json").is_file():
+        logger.info("%d texts have the same ids", check_ids(tokenizer, folder))
 
 
 EXPORT = Format("Hugging Face transformers", _add_export_arguments, _export)

@@ -88,7 +88,7 @@ def export_huggingface(
         files = write_files(folder, tensors(), names, max_shard_bytes)
         # A loaded model has one dtype: the one that none of the tensors loses anything in.
         written = reduce(torch.promote_types, dtypes)
-        tokenizer = write_tokenizer(data, folder, kept)
+        tokenizer = write_tokenizer(data, folder, kept, target.model_type)
         _write_configs(folder, to_config(target, weights.model), written, tokenizer)
     return Exported(target, files, written, tokenizer.why_none)
 
