@@ -82,6 +82,10 @@ def write_checkpoint(
     Raises:
         CheckpointError: `output` holds a run already, can't be written to, or the model can't be cut so.
     """
+    is_new = not output.exists()
+    if not is_new and not output.is_dir():
+        advice = "give a folder that is new or empty to --output"
+        raise CheckpointError(Problem(f"{output} is a file, and a checkpoint is a folder", advice=advice))
     if (output / LATEST).exists() or list(output.glob(f"*/{MANIFEST_NAME}")):
         advice = "give another folder to --output"
         raise CheckpointError(Problem(f"{output} already holds checkpoints", advice=advice))
@@ -109,7 +113,7 @@ def write_checkpoint(
         Manifest(**{**vars(manifest), "files": recorded}).write(folder)
         point_latest_at(output, folder.name)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(output if is_new else folder, ignore_errors=True)
         raise CheckpointError(
             Problem(f"{error.filename or folder} can't be written: {error.strerror}", advice="see that there is room")
         ) from error

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from megatron_ds.checkpoint.apart import check_apart
 from megatron_ds.checkpoint.huggingface import (
     ARCHITECTURES,
     KEPT_FOLDER,
@@ -70,6 +71,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _export(arguments: argparse.Namespace) -> None:
     reader = open_checkpoint(Path(arguments.input), arguments.step)
+    check_apart(Path(arguments.output), reader.folder)
     # An optimizer has more digits than a bf16 model.
     wants_digits = arguments.dtype in ("fp32", "fp16") and reader.has_optimizer
     output, weights = Path(arguments.output), reader.weights("fp32" if wants_digits else "weights")
@@ -98,6 +100,7 @@ def _export(arguments: argparse.Namespace) -> None:
 
 def _import(arguments: argparse.Namespace) -> None:
     source, output = Path(arguments.input), Path(arguments.output)
+    check_apart(output, source)
     imported = import_huggingface(source).in_dtype(COMPUTE_DTYPES.get(arguments.dtype))
     kept = output.absolute() / KEPT_FOLDER
     precision = next(name for name, dtype in COMPUTE_DTYPES.items() if dtype == imported.dtype)

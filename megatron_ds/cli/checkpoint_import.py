@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from megatron_ds.checkpoint.apart import check_apart
 from megatron_ds.checkpoint.write import write_checkpoint
 from megatron_ds.cli import checkpoint_huggingface, checkpoint_megatron
 from megatron_ds.cli.checkpoint_formats import Format, run_format
@@ -23,6 +24,7 @@ def _add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _megatron(arguments: argparse.Namespace) -> None:
+    check_apart(Path(arguments.output), Path(arguments.input))
     weights = checkpoint_megatron.run_import(arguments)
     precision = arguments.dtype
     if precision is None:

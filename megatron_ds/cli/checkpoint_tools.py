@@ -135,11 +135,13 @@ def _to_fp32(argv: Sequence[str]) -> None:
 
 
 def _write_one_file(arguments: argparse.Namespace, kind: Any) -> None:
+    from megatron_ds.checkpoint.apart import check_apart
     from megatron_ds.checkpoint.one_file import write_one_file
     from megatron_ds.checkpoint.reader import open_checkpoint
     from megatron_ds.models.dtypes import COMPUTE_DTYPES
 
     checkpoint = open_checkpoint(arguments.input, arguments.step)
+    check_apart(arguments.output, checkpoint.folder)
     if kind == "fp32" and not checkpoint.has_optimizer:
         logger.warning("%s has no optimizer state: its weights are taken as they are", checkpoint.folder)
     manifest = checkpoint.manifest
@@ -166,10 +168,12 @@ def _reshard(argv: Sequence[str]) -> None:
     parser.add_argument("--target-pp", type=_count, default=1, metavar="N", help="pipeline stages (1)")
     parser.add_argument("--weights-only", action="store_true", help="leave the optimizer out")
     arguments = parser.parse_args(argv)
+    from megatron_ds.checkpoint.apart import check_apart
     from megatron_ds.checkpoint.reader import open_checkpoint
     from megatron_ds.checkpoint.write import TrainingState, write_checkpoint
 
     checkpoint = open_checkpoint(arguments.input, arguments.step)
+    check_apart(arguments.output, checkpoint.folder)
     manifest = checkpoint.manifest
     state = TrainingState(checkpoint.read, manifest.progress, manifest.training_order, manifest.loss_scaler)
     folder = write_checkpoint(

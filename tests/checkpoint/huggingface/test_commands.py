@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +215,81 @@ def test_megatron_is_a_format_too(tmp_path: Path) -> None:
     reader = open_checkpoint(tmp_path / "back")
     assert reader.manifest.layout.precision == "bf16"
     assert all(torch.equal(reader.read(name), tensor.bfloat16()) for name, tensor in tensors.items())
+
+
+def _tool(*words: object) -> None:
+    checkpoint_tools.main([str(word) for word in words])
+
+
+@contextmanager
+def _full_disk(num_bytes: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        (("merge",), "out.pt"),
+        (("to-fp32",), "out.pt"),
+        (("merge",), "out.safetensors"),
+        (("export", "--format", "megatron"), "out"),
+        (("export", "--format", "hf"), "out"),
+        (("reshard",), "out"),
+    ],
+)
+def test_full_disk_is_named_as_the_reason_and_nothing_is_left(
+    command: tuple[str, ...], output: str, tmp_path: Path
+) -> None:
+    _write(tmp_path / "run")
+    with _full_disk(2000), pytest.raises(CheckpointError, match=r"can't be written: .*File too large"):
+        _tool(*command, "--input", tmp_path / "run", "--output", tmp_path / output)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        (("merge",), "in/x.pt"),
+        (("to-fp32",), "x.safetensors"),
+        (("reshard",), "in"),
+        (("reshard",), "."),
+        (("export", "--format", "hf"), "in"),
+        (("export", "--format", "megatron"), "in"),
+    ],
+)
+def test_output_in_the_checkpoint_that_is_read_is_refused(
+    command: tuple[str, ...], output: str, tmp_path: Path
+) -> None:
+    _write(tmp_path / "run")
+    folder = tmp_path / "run" / f"global_step{STEP}"
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(CheckpointError, match="the folder that is read"):
+        _tool(*command, "--input", tmp_path / "run", "--output", folder / output)
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("format_name", ["hf", "megatron"])
+@pytest.mark.parametrize("output", [".", "ours"])
+def test_import_into_what_is_imported_is_refused(format_name: str, output: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="the folder that is read"):
+        _tool("import", "--from", format_name, "--input", tmp_path, "--output", tmp_path / output)
+    assert not list(tmp_path.iterdir())
+
+
+def test_reshard_to_a_file_says_that_it_is_one(tmp_path: Path) -> None:
+    _write(tmp_path / "run")
+    (tmp_path / "out").touch()
+    with pytest.raises(CheckpointError, match="out is a file, and a checkpoint is a folder"):
+        _tool("reshard", "--input", tmp_path / "run", "--output", tmp_path / "out")
+
+
+def test_file_of_another_ending_is_refused_with_the_two_that_there_are(tmp_path: Path) -> None:
+    _write(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"let the name of --output end in \.safetensors or \.pt"):
+        _tool("to-fp32", "--input", tmp_path / "run", "--output", tmp_path / "x.bin")
