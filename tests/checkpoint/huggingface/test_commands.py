@@ -293,3 +293,23 @@ def test_file_of_another_ending_is_refused_with_the_two_that_there_are(tmp_path:
     _write(tmp_path / "run")
     with pytest.raises(CheckpointError, match=r"let the name of --output end in \.safetensors or \.pt"):
         _tool("to-fp32", "--input", tmp_path / "run", "--output", tmp_path / "x.bin")
+
+
+def _with_entry(folder: Path, name: str, value: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {name: value}))
+
+
+def test_import_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
+    save(FAMILIES["gpt2"], tmp_path / "theirs")
+    _with_entry(tmp_path / "theirs", "vocab_size", None)
+    with pytest.raises(CheckpointError, match=r"config\.json: vocab_size is null"):
+        _import(tmp_path / "theirs", tmp_path / "run")
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_head", "4"), ("eos_token_id", "x")])
+def test_check_against_what_transformers_refuses_says_so(name: str, value: str, tmp_path: Path) -> None:
+    save(FAMILIES["gpt2"], tmp_path / "theirs")
+    _with_entry(tmp_path / "theirs", name, value)
+    with pytest.raises(CheckpointError, match=f"transformers can't load .*{name}"):
+        _import(tmp_path / "theirs", tmp_path / "run", "--check")
