@@ -24,7 +24,7 @@ from megatron_ds.checkpoint.huggingface import (
 from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.checkpoint.write import write_checkpoint
-from megatron_ds.cli.checkpoint_formats import Format, add_step
+from megatron_ds.cli.checkpoint_formats import Format, add_step, tell_how_to_train_on
 from megatron_ds.cli.weights_progress import with_progress
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.utils.logging import logger
@@ -114,6 +114,7 @@ def _import(arguments: argparse.Namespace) -> None:
         precision,
         imported.weights.model.vocab_size,
     )
+    tell_how_to_train_on(output)
     if arguments.check:
         # What was written, not what was read.
         written = open_checkpoint(output)

@@ -170,7 +170,7 @@ def _reshard(argv: Sequence[str]) -> None:
     arguments = parser.parse_args(argv)
     from megatron_ds.checkpoint.apart import check_apart
     from megatron_ds.checkpoint.reader import open_checkpoint
-    from megatron_ds.checkpoint.write import TrainingState, write_checkpoint
+    from megatron_ds.checkpoint.write import MODEL_PRESET_NAME, TrainingState, write_checkpoint
 
     checkpoint = open_checkpoint(arguments.input, arguments.step)
     check_apart(arguments.output, checkpoint.folder)
@@ -187,6 +187,7 @@ def _reshard(argv: Sequence[str]) -> None:
         watch=watched("layers"),
     )
     logger.info("%s: TP%d x PP%d", folder, arguments.target_tp, arguments.target_pp)
+    logger.info("%s: its model, for --model-preset", arguments.output / MODEL_PRESET_NAME)
 
 
 def _export(argv: Sequence[str]) -> None:

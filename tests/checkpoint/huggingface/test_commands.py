@@ -24,6 +24,7 @@ from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.weights import ModelWeights, model_specs
 from megatron_ds.cli import checkpoint_export, checkpoint_tools, weights_progress
 from megatron_ds.config.blocks import DataConfig, ModelConfig
+from megatron_ds.config.resolve import resolve
 from megatron_ds.errors import CheckpointError, ConfigError
 from megatron_ds.models import gpt_layers
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
@@ -298,6 +299,21 @@ def test_file_of_another_ending_is_refused_with_the_two_that_there_are(tmp_path:
 def _with_entry(folder: Path, name: str, value: object) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {name: value}))
+
+
+@pytest.mark.parametrize("name", ["opt", "pythia", "qwen3", "llama 3.1"])
+def test_import_leaves_a_preset_of_its_model(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(FAMILIES[name], tmp_path / "theirs")
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        _import(tmp_path / "theirs", tmp_path / "run")
+    preset = tmp_path / "run" / "model.json"
+    line = f"--model-preset {preset} --load {tmp_path / 'run'} --finetune --save OTHER"
+    assert f"to train on: {line}" in caplog.messages
+    data = ["--data-path", "x", "--tokenizer-type", "NullTokenizer"]
+    data += ["--train-iters", "1", "--micro-batch-size", "1", "--lr", "1"]
+    run = resolve([*line.split(), *data], {}, "pretrain_gpt.py").run
+    assert run.model.model_dump() == open_checkpoint(tmp_path / "run").manifest.model
+    assert run.model.vocab_size == 67
 
 
 def test_import_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
