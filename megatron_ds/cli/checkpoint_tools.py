@@ -87,14 +87,15 @@ def _diff(argv: Sequence[str]) -> None:
         description="Says how two checkpoints differ. Code 0 where they hold the same to the bit, 1 where not.",
         allow_abbrev=False,
     )
-    parser.add_argument("first", type=Path, metavar="A", help="folder of a run, or of one checkpoint inside of it")
+    parser.add_argument("first", type=Path, metavar="A", help="folder of a run (its last step), or DIR/global_step<N>")
     parser.add_argument("second", type=Path, metavar="B", help="the same")
+    parser.add_argument("--all", action="store_true", help="a line for each parameter, not one for those of all layers")
     arguments = parser.parse_args(argv)
     from megatron_ds.checkpoint.compare import differences
     from megatron_ds.checkpoint.reader import open_checkpoint
 
     first, second = open_checkpoint(arguments.first), open_checkpoint(arguments.second)
-    lines = list(differences(first, second, watched("compared")))
+    lines = list(differences(first, second, watched("compared"), every=arguments.all))
     print("\n".join(lines or ["both hold the same, to the bit"]))
     raise SystemExit(1 if lines else 0)
 
