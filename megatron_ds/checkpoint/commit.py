@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from megatron_ds.checkpoint.find import LATEST, point_latest_at
+from megatron_ds.checkpoint.find import LATEST, aside_tag, point_latest_at
 from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Manifest
 from megatron_ds.checkpoint.pending import WrittenFiles, describe_failure
-from megatron_ds.errors import CheckpointError, Problem
+from megatron_ds.errors import Problem
 
 
 def commit(folder: Path, tag: str, manifest: Manifest, written: Sequence[WrittenFiles]) -> Problem | None:
@@ -34,7 +35,7 @@ def commit(folder: Path, tag: str, manifest: Manifest, written: Sequence[Written
         except OSError as error:
             failures.append(f"rank 0 can't write {describe_failure(error, folder / tag)}")
     if not failures:
-        remove_checkpoint(_aside(folder, tag))
+        _put_back(folder)
         return None
     if latest_tag(folder) != tag:
         # Makes room on a disk that may be full.
@@ -42,7 +43,7 @@ def commit(folder: Path, tag: str, manifest: Manifest, written: Sequence[Written
     return _not_saved(folder, tag, failures)
 
 
-def make_room(folder: Path, tag: str) -> None:
+def make_room(folder: Path, tag: str) -> Problem | None:
     """Removes what there is of a checkpoint that is to be written: of an attempt that was cut short, or of a run that
     was then taken back to an earlier step.
 
@@ -52,24 +53,45 @@ def make_room(folder: Path, tag: str) -> None:
         folder: of the run.
         tag: the checkpoint's folder in it.
 
-    Raises:
-        CheckpointError: it can't be renamed.
+    Returns:
+        None; or the problem, when it can't be renamed. It is then as it was.
     """
-    if latest_tag(folder) != tag or not is_whole(folder / tag):
-        remove_checkpoint(folder / tag)
-        return
-    aside = _aside(folder, tag)
-    remove_checkpoint(aside)
+    aside = folder / aside_tag(tag)
     try:
-        (folder / tag).rename(aside)
-        point_latest_at(folder, aside.name)
+        if latest_tag(folder) == tag and is_whole(folder / tag):
+            remove_checkpoint(aside)
+            (folder / tag).rename(aside)
+            _point_at_aside(folder, tag)
+            return None
+        if latest_tag(folder) == tag and is_whole(aside):
+            # Killed between the two lines above.
+            point_latest_at(folder, aside.name)
     except OSError as error:
-        message = f"can't make room for {folder / tag}: {describe_failure(error, folder)}"
-        raise CheckpointError(Problem(message, advice="see that the folder can be written to")) from error
+        return _not_saved(folder, tag, [f"can't make room for it: {describe_failure(error, folder)}"])
+    remove_checkpoint(folder / tag)
+    return None
 
 
-def _aside(folder: Path, tag: str) -> Path:
-    return folder / f"{tag}.before"
+def _point_at_aside(folder: Path, tag: str) -> None:
+    try:
+        point_latest_at(folder, aside_tag(tag))
+    except OSError:
+        (folder / aside_tag(tag)).rename(folder / tag)
+        raise
+
+
+def _put_back(folder: Path) -> None:
+    """Ends what `make_room` began, for this checkpoint and for those whose new one never became whole: the run may have
+    gone on past their step.
+    """
+    for aside in folder.glob(aside_tag("global_step*")):
+        tag = aside.with_suffix("")
+        if is_whole(tag) or not is_whole(aside):
+            remove_checkpoint(aside)
+            continue
+        remove_checkpoint(tag)
+        with suppress(OSError):  # it is as whole under its other name
+            aside.rename(tag)
 
 
 def remove_checkpoint(folder: Path) -> None:
@@ -102,6 +124,8 @@ def latest_tag(folder: Path) -> str | None:
 def _not_saved(folder: Path, tag: str, failures: Sequence[str]) -> Problem:
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     latest = latest_tag(folder)
+    if latest and not is_whole(folder / latest) and is_whole(folder / aside_tag(latest)):
+        latest = aside_tag(latest)
     kept = f"{folder / latest} is still the last checkpoint" if latest else "there is no checkpoint yet"
     return Problem(
         f"{folder / tag} is not saved: {failures[0]}{more}",

@@ -67,12 +67,16 @@ def report(checkpoint: CheckpointReader, *, files: bool = False) -> Iterator[str
     yield from _parameter_table(checkpoint.specs, next(iter(facts["parameters"].values()))["dtype"], layout.tp_size)
 
 
+def folded_name(name: str) -> str:
+    """One name for the same parameter of all transformer layers: ``layers.*.…``."""
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
+
+
 def _parameter_table(specs: dict[str, ShardSpec], dtype: str, tp_size: int) -> Iterator[str]:
     """One line for each kind of parameter: those of all transformer layers are one where they are alike."""
     rows: Counter[tuple[str, ...]] = Counter()
     for name, spec in specs.items():
-        parts = name.split(".")
-        general = ".".join("*" if part.isdigit() else part for part in parts)
+        general = folded_name(name)
         shapes = (_shape(spec.full_shape), _shape(spec.local_shape(tp_size)))
         rows[general, shapes[0], spec.kind, shapes[1]] += 1
     header = ("parameter", f"shape ({dtype})", "cut", f"on each of {tp_size}")

@@ -13,6 +13,7 @@ from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Manifest
 from megatron_ds.config.blocks import ModelConfig, RunConfig
 from megatron_ds.data.order import TrainingOrder
 from megatron_ds.errors import CheckpointError, Problem, Source
+from megatron_ds.utils.logging import logger
 from megatron_ds.utils.text import value_text
 
 LATEST = "latest"
@@ -94,7 +95,8 @@ def _advice_without_latest(folder: Path, option: str) -> str:
 
 def _opened(folder: Path, tag: str, origin: str, advice: str) -> FoundCheckpoint:
     try:
-        return FoundCheckpoint(folder, tag, Manifest.read(folder / tag))
+        there = _or_aside(folder, tag)
+        return FoundCheckpoint(folder, there, Manifest.read(folder / there))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             Problem(
@@ -102,6 +104,20 @@ def _opened(folder: Path, tag: str, origin: str, advice: str) -> FoundCheckpoint
                 advice=advice,
             )
         ) from error
+
+
+def aside_tag(tag: str) -> str:
+    """The name of a checkpoint while another one of its step is written in its place."""
+    return f"{tag}.before"
+
+
+def _or_aside(folder: Path, tag: str) -> str:
+    """A checkpoint's name, or the one that it had when the run was killed while it wrote the step anew."""
+    aside = aside_tag(tag)
+    if (folder / tag / MANIFEST_NAME).exists() or not (folder / aside / MANIFEST_NAME).is_file():
+        return tag
+    logger.info("%s: %s is not whole; %s is what was there before", folder, tag, aside)
+    return aside
 
 
 def point_latest_at(folder: Path, tag: str) -> None:

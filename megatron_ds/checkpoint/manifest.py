@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megatron_ds.checkpoint.hashed_file import replace_text
+from megatron_ds.checkpoint.manifest_check import check_content
 from megatron_ds.config.blocks import RunConfig
 
 MANIFEST_NAME = "manifest.json"
@@ -94,20 +95,10 @@ class Manifest:
 
         Raises:
             OSError: there is none.
-            ValueError: it is not a manifest of a version that this code knows.
+            ValueError: it is not a manifest of a version that this code knows, or was changed so that it means nothing.
         """
         content = json.loads((folder / MANIFEST_NAME).read_text())
         if not isinstance(content, dict) or content.get("format_version") != FORMAT_VERSION:
             raise ValueError(f"not a manifest of format version {FORMAT_VERSION}")
-        try:
-            manifest = cls(**{**content, "layout": Layout(**content["layout"])})
-        except (KeyError, TypeError) as error:
-            raise ValueError(str(error)) from error
-        for name in ("progress", "model", "parameters", "options", "training_order", "loss_scaler", "files"):
-            if not isinstance(getattr(manifest, name), dict):
-                raise ValueError(f"its {name} is no object")
-        if manifest.kind not in ("deepspeed", "parameters"):
-            raise ValueError(f"its kind is {manifest.kind!r}")
-        if not isinstance(manifest.progress.get("step"), int):
-            raise ValueError("its progress has no step")
-        return manifest
+        check_content(content)
+        return cls(**{**content, "layout": Layout(**content["layout"])})

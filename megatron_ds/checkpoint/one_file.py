@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from megatron_ds.checkpoint.hashed_file import HashedFile
 from megatron_ds.checkpoint.safetensors_file import SafetensorsFile
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.errors import CheckpointError, Problem
@@ -33,7 +34,8 @@ def write_one_file(
         CheckpointError: the file is there already, can't be written, or has another ending.
     """
     if path.suffix not in (".safetensors", ".pt"):
-        raise CheckpointError(Problem(f"{path} ends in neither .safetensors nor .pt", advice="give the file's name"))
+        advice = "let the name of --output end in .safetensors or .pt"
+        raise CheckpointError(Problem(f"{path} ends in neither .safetensors nor .pt", advice=advice))
     if path.exists():
         raise CheckpointError(Problem(f"{path} is there already", advice="give another name, or remove it"))
     names = list(weights.specs)
@@ -42,13 +44,18 @@ def write_one_file(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".pt":
-            torch.save({name: weights.read(name).to(dtype) for name in watch(names)}, partial)
+            tensors = {name: weights.read(name).to(dtype) for name in watch(names)}
+            # Given a path, PyTorch raises a RuntimeError that doesn't tell why.
+            with HashedFile(partial) as hashed:
+                torch.save(tensors, hashed)  # type: ignore[arg-type]
+                hashed.complete()
         else:
             with SafetensorsFile(partial, names, metadata) as file:
                 for name in watch(names):
                     file.add(name, weights.read(name).to(dtype))
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         reason = error.strerror or str(error)
         raise CheckpointError(Problem(f"{path} can't be written: {reason}", advice="see that there is room")) from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -14,7 +14,10 @@ from megatron_ds.checkpoint.parameter_files import ParameterFiles
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.checkpoint.zero_pieces import Kind
 from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ShardSpec
+
+_ADVICE = "copy the whole folder of the checkpoint, or name another one"
 
 
 class CheckpointReader:
@@ -23,12 +26,17 @@ class CheckpointReader:
     Args:
         folder: of one checkpoint.
         manifest: its contents.
+
+    Raises:
+        CheckpointError: the manifest names no parameters.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
         self.specs = {name: ShardSpec.from_json(spec) for name, spec in manifest.parameters.items()}
+        if not self.specs:
+            raise CheckpointError(Problem(f"the manifest of {folder} names no parameters", advice=_ADVICE))
         files = ParameterFiles if manifest.kind == "parameters" else DeepSpeedFiles
         self._files: ShardFiles = files(folder, manifest)
 
@@ -50,14 +58,15 @@ class CheckpointReader:
             kind: ``weights`` in the dtype of the model, or ``fp32``, ``exp_avg``, ``exp_avg_sq`` of the optimizer.
 
         Raises:
-            CheckpointError: a file is missing or damaged.
+            CheckpointError: a file is missing or damaged, or the manifest does not have the parameter.
         """
-        spec, tp_size = self.specs[name], self.manifest.layout.tp_size
+        spec, tp_size = self._spec(name), self.manifest.layout.tp_size
         ranks = 1 if spec.dim is None else tp_size
         return spec.unshard([self._files.read(name, kind, rank).detach() for rank in range(ranks)])
 
     def copies(self, name: str, kind: Kind = "weights") -> list[Tensor]:
         """What each tensor-parallel rank saved of a parameter."""
+        self._spec(name)
         return [self._files.read(name, kind, rank).detach() for rank in range(self.manifest.layout.tp_size)]
 
     def shard(self, name: str, kind: Kind, spec: ShardSpec, tp_rank: int, tp_size: int) -> Tensor:
@@ -70,9 +79,14 @@ class CheckpointReader:
             tp_rank: whose shard.
             tp_size: number of shards.
         """
-        if (spec, tp_size) == (self.specs[name], self.manifest.layout.tp_size):
+        if (spec, tp_size) == (self._spec(name), self.manifest.layout.tp_size):
             return self._files.read(name, kind, tp_rank).detach()
         return spec.shard(self.read(name, kind), tp_rank, tp_size)
+
+    def _spec(self, name: str) -> ShardSpec:
+        if name not in self.specs:
+            raise CheckpointError(Problem(f"the manifest of {self.folder} has no parameter {name}", advice=_ADVICE))
+        return self.specs[name]
 
     def weights(self, kind: Kind = "weights") -> ModelWeights:
         """The model's weights, in its own dtype or (``fp32``) as the optimizer keeps them."""

@@ -9,7 +9,8 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_ds.errors import ConfigError, Problem, Source
@@ -21,8 +22,54 @@ _HELD = (errno.EACCES, errno.EAGAIN)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
+@dataclass
+class RunLock:
+    """The lock of a run's folder.
+
+    Attributes:
+        path: of the file.
+        origin: where the folder's option came from.
+        descriptor: of the locked file; None where the file system has no locks.
+    """
+
+    path: Path
+    origin: str
+    descriptor: int | None
+
+    def renew(self) -> bool:
+        """Takes the lock anew where its file is gone: the folder was removed or replaced while the run goes on.
+
+        Returns:
+            Whether it was gone.
+
+        Raises:
+            ConfigError: another run has the folder by now, or it can't be made.
+        """
+        if self.descriptor is None or self._is_there():
+            return False
+        os.close(self.descriptor)
+        self.descriptor = None
+        self.descriptor = _take(self.path, self.origin)
+        return True
+
+    def release(self) -> None:
+        """Removes the file, if it is this run's, and ends the lock."""
+        if self.descriptor is None:
+            return
+        if self._is_there():
+            self.path.unlink(missing_ok=True)
+        os.close(self.descriptor)
+
+    def _is_there(self) -> bool:
+        assert self.descriptor is not None
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), self.path.stat())
+        except OSError:
+            return False
+
+
 @contextmanager
-def run_lock(folder: Path, origin: str) -> Iterator[None]:
+def run_lock(folder: Path, origin: str) -> Iterator[RunLock]:
     """Keeps other runs out of a folder. One process of a run holds it.
 
     The operating system ends the lock with the process, however that ends, so nothing has to be cleaned up after a
@@ -35,26 +82,30 @@ def run_lock(folder: Path, origin: str) -> Iterator[None]:
     Raises:
         ConfigError: another run has the folder; or it can't be made.
     """
-    path = folder / LOCK_NAME
+    lock = RunLock(folder / LOCK_NAME, origin, _take(folder / LOCK_NAME, origin))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        yield lock
+    finally:
+        lock.release()
+
+
+def _take(path: Path, origin: str) -> int | None:
+    """The descriptor of the locked file, which tells who holds it; None where the file system has no locks."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _open_locked(path)
     except OSError as error:
         if error.errno in _HELD and not isinstance(error, PermissionError):
             raise ConfigError(_in_use(path, origin)) from error
         if error.errno not in _NO_LOCKS:
             raise ConfigError(Problem(f"{path} can't be made: {error.strerror}", (_source(path, origin),))) from error
-        logger.warning("%s: this file system has no locks: nothing keeps another run out of the folder", folder)
-        yield
-        return
-    try:
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+        logger.warning("%s: this file system has no locks: nothing keeps another run out of the folder", path.parent)
+        return None
+    holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+    with suppress(OSError):  # a full disk; the lock holds without it
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(holder).encode())
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
+    return descriptor
 
 
 def _open_locked(path: Path) -> int:

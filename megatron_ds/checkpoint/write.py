@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from megatron_ds.checkpoint.deepspeed_files import layer_file
 from megatron_ds.checkpoint.find import LATEST, point_latest_at
-from megatron_ds.checkpoint.hashed_file import FileRecord, HashedFile
+from megatron_ds.checkpoint.hashed_file import FileRecord, HashedFile, replace_text
 from megatron_ds.checkpoint.manifest import MANIFEST_NAME, Layout, Manifest
 from megatron_ds.checkpoint.names import Names
 from megatron_ds.checkpoint.parameter_files import parameter_file
@@ -29,6 +30,9 @@ from megatron_ds.config.settings import Given
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ShardSpec, Topology
+
+# The model's options, beside the checkpoint: a preset for the run that trains on.
+MODEL_PRESET_NAME = "model.json"
 
 _THREADS = 4
 
@@ -64,7 +68,7 @@ def write_checkpoint(
     state: TrainingState | None = None,
     watch: Watch = iter,
 ) -> Path:
-    """Writes a checkpoint that any layout can load.
+    """Writes a checkpoint that any layout can load, and beside it a preset with the model's options.
 
     Args:
         output: folder of a run to be; it must not hold one yet.
@@ -82,6 +86,10 @@ def write_checkpoint(
     Raises:
         CheckpointError: `output` holds a run already, can't be written to, or the model can't be cut so.
     """
+    is_new = not output.exists()
+    if not is_new and not output.is_dir():
+        advice = "give a folder that is new or empty to --output"
+        raise CheckpointError(Problem(f"{output} is a file, and a checkpoint is a folder", advice=advice))
     if (output / LATEST).exists() or list(output.glob(f"*/{MANIFEST_NAME}")):
         advice = "give another folder to --output"
         raise CheckpointError(Problem(f"{output} already holds checkpoints", advice=advice))
@@ -107,9 +115,10 @@ def write_checkpoint(
                     files |= job.result()
         recorded = {name: asdict(record) for name, record in files.items()}
         Manifest(**{**vars(manifest), "files": recorded}).write(folder)
+        replace_text(output / MODEL_PRESET_NAME, _preset(weights.model))
         point_latest_at(output, folder.name)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(output if is_new else folder, ignore_errors=True)
         raise CheckpointError(
             Problem(f"{error.filename or folder} can't be written: {error.strerror}", advice="see that there is room")
         ) from error
@@ -144,6 +153,11 @@ def _write_state(folder: Path, name: str, state: TrainingState) -> dict[str, Fil
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         files[file] = _save(folder / file, {"param": state.read(name, kind)})
     return files
+
+
+def _preset(model: ModelConfig) -> str:
+    """A file for ``--model-preset``: as people write them, without what follows from other options."""
+    return json.dumps(model.model_dump(exclude_defaults=True), indent=2) + "\n"
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:

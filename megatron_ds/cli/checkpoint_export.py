@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from megatron_ds.checkpoint.apart import check_apart
 from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.cli import checkpoint_huggingface, checkpoint_megatron
 from megatron_ds.cli.checkpoint_formats import Format, add_step, run_format
@@ -20,6 +21,7 @@ def _add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _megatron(arguments: argparse.Namespace) -> None:
     reader = open_checkpoint(Path(arguments.input), arguments.step)
+    check_apart(Path(arguments.output), reader.folder)
     with with_progress(reader.weights(), "export") as followed:
         checkpoint_megatron.run_export(followed, arguments, reader.manifest.progress["step"])
     logger.info("%s: written as %s", arguments.output, arguments.layout)

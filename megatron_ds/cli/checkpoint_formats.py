@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from megatron_ds.checkpoint.write import MODEL_PRESET_NAME
+from megatron_ds.utils.logging import logger
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class Format:
 def add_step(parser: argparse.ArgumentParser) -> None:
     """``--step``, for formats that read a run of ours."""
     parser.add_argument("--step", type=int, metavar="N", help="which of the run's checkpoints; else the last one")
+
+
+def tell_how_to_train_on(output: Path) -> None:
+    """Logs the options with which a run begins from a checkpoint that was written without an optimizer."""
+    logger.info("to train on: --model-preset %s --load %s --finetune --save OTHER", output / MODEL_PRESET_NAME, output)
 
 
 def run_format(argv: Sequence[str], command: str, flag: str, formats: Mapping[str, Format], description: str) -> None:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from megatron_ds.checkpoint.apart import check_apart
 from megatron_ds.checkpoint.huggingface import (
     ARCHITECTURES,
     KEPT_FOLDER,
     check_difference,
+    check_ids,
     compare_logits,
     export_huggingface,
     import_huggingface,
+    own_tokenizer,
 )
 from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.checkpoint.write import write_checkpoint
-from megatron_ds.cli.checkpoint_formats import Format, add_step
+from megatron_ds.cli.checkpoint_formats import Format, add_step, tell_how_to_train_on
 from megatron_ds.cli.weights_progress import with_progress
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.utils.logging import logger
@@ -59,12 +64,14 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="compare logits on random tokens with transformers; holds both models in memory, in fp32",
+        help="compare logits on random tokens, and ids of a few texts, with transformers; holds both models in memory, "
+        "in fp32",
     )
 
 
 def _export(arguments: argparse.Namespace) -> None:
     reader = open_checkpoint(Path(arguments.input), arguments.step)
+    check_apart(Path(arguments.output), reader.folder)
     # An optimizer has more digits than a bf16 model.
     wants_digits = arguments.dtype in ("fp32", "fp16") and reader.has_optimizer
     output, weights = Path(arguments.output), reader.weights("fp32" if wants_digits else "weights")
@@ -88,11 +95,12 @@ def _export(arguments: argparse.Namespace) -> None:
     if exported.why_no_tokenizer is not None:
         logger.warning("no tokenizer was written: %s", exported.why_no_tokenizer)
     if arguments.check:
-        _check(weights, output, exported.dtype)
+        _check(weights, output, exported.dtype, reader.manifest.options.get("data", {}))
 
 
 def _import(arguments: argparse.Namespace) -> None:
     source, output = Path(arguments.input), Path(arguments.output)
+    check_apart(output, source)
     imported = import_huggingface(source).in_dtype(COMPUTE_DTYPES.get(arguments.dtype))
     kept = output.absolute() / KEPT_FOLDER
     precision = next(name for name, dtype in COMPUTE_DTYPES.items() if dtype == imported.dtype)
@@ -106,12 +114,14 @@ def _import(arguments: argparse.Namespace) -> None:
         precision,
         imported.weights.model.vocab_size,
     )
+    tell_how_to_train_on(output)
     if arguments.check:
         # What was written, not what was read.
-        _check(open_checkpoint(output).weights(), source, imported.dtype)
+        written = open_checkpoint(output)
+        _check(written.weights(), source, imported.dtype, written.manifest.options["data"])
 
 
-def _check(weights: ModelWeights, folder: Path, dtype: torch.dtype) -> None:
+def _check(weights: ModelWeights, folder: Path, dtype: torch.dtype, data: Mapping[str, Any]) -> None:
     comparison = compare_logits(weights, folder, dtype)
     logger.info(
         "largest |Δlogit| %.3g on %d random tokens, in fp32 (largest |logit| %.3g)",
@@ -120,6 +130,9 @@ def _check(weights: ModelWeights, folder: Path, dtype: torch.dtype) -> None:
         comparison.largest_logit,
     )
     check_difference(comparison)
+    tokenizer = own_tokenizer(data, folder)
+    if tokenizer is not None and (folder / "tokenizer.json").is_file():
+        logger.info("%d texts have the same ids", check_ids(tokenizer, folder))
 
 
 EXPORT = Format("Hugging Face transformers", _add_export_arguments, _export)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
+from megatron_ds.checkpoint.apart import check_apart
 from megatron_ds.checkpoint.write import write_checkpoint
 from megatron_ds.cli import checkpoint_huggingface, checkpoint_megatron
-from megatron_ds.cli.checkpoint_formats import Format, run_format
+from megatron_ds.cli.checkpoint_formats import Format, run_format, tell_how_to_train_on
 from megatron_ds.cli.weights_progress import with_progress
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.utils.logging import logger
@@ -23,6 +24,7 @@ def _add_megatron_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _megatron(arguments: argparse.Namespace) -> None:
+    check_apart(Path(arguments.output), Path(arguments.input))
     weights = checkpoint_megatron.run_import(arguments)
     precision = arguments.dtype
     if precision is None:
@@ -32,6 +34,7 @@ def _megatron(arguments: argparse.Namespace) -> None:
     with with_progress(weights, "import") as followed:
         folder = write_checkpoint(Path(arguments.output), followed, options={}, precision=precision)
     logger.info("%s: %s, vocab_size %d", folder, precision, weights.model.vocab_size)
+    tell_how_to_train_on(Path(arguments.output))
 
 
 FORMATS: Mapping[str, Format] = {

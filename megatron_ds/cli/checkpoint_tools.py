@@ -87,14 +87,15 @@ def _diff(argv: Sequence[str]) -> None:
         description="Says how two checkpoints differ. Code 0 where they hold the same to the bit, 1 where not.",
         allow_abbrev=False,
     )
-    parser.add_argument("first", type=Path, metavar="A", help="folder of a run, or of one checkpoint inside of it")
+    parser.add_argument("first", type=Path, metavar="A", help="folder of a run (its last step), or DIR/global_step<N>")
     parser.add_argument("second", type=Path, metavar="B", help="the same")
+    parser.add_argument("--all", action="store_true", help="a line for each parameter, not one for those of all layers")
     arguments = parser.parse_args(argv)
     from megatron_ds.checkpoint.compare import differences
     from megatron_ds.checkpoint.reader import open_checkpoint
 
     first, second = open_checkpoint(arguments.first), open_checkpoint(arguments.second)
-    lines = list(differences(first, second, watched("compared")))
+    lines = list(differences(first, second, watched("compared"), every=arguments.all))
     print("\n".join(lines or ["both hold the same, to the bit"]))
     raise SystemExit(1 if lines else 0)
 
@@ -135,11 +136,13 @@ def _to_fp32(argv: Sequence[str]) -> None:
 
 
 def _write_one_file(arguments: argparse.Namespace, kind: Any) -> None:
+    from megatron_ds.checkpoint.apart import check_apart
     from megatron_ds.checkpoint.one_file import write_one_file
     from megatron_ds.checkpoint.reader import open_checkpoint
     from megatron_ds.models.dtypes import COMPUTE_DTYPES
 
     checkpoint = open_checkpoint(arguments.input, arguments.step)
+    check_apart(arguments.output, checkpoint.folder)
     if kind == "fp32" and not checkpoint.has_optimizer:
         logger.warning("%s has no optimizer state: its weights are taken as they are", checkpoint.folder)
     manifest = checkpoint.manifest
@@ -166,10 +169,12 @@ def _reshard(argv: Sequence[str]) -> None:
     parser.add_argument("--target-pp", type=_count, default=1, metavar="N", help="pipeline stages (1)")
     parser.add_argument("--weights-only", action="store_true", help="leave the optimizer out")
     arguments = parser.parse_args(argv)
+    from megatron_ds.checkpoint.apart import check_apart
     from megatron_ds.checkpoint.reader import open_checkpoint
-    from megatron_ds.checkpoint.write import TrainingState, write_checkpoint
+    from megatron_ds.checkpoint.write import MODEL_PRESET_NAME, TrainingState, write_checkpoint
 
     checkpoint = open_checkpoint(arguments.input, arguments.step)
+    check_apart(arguments.output, checkpoint.folder)
     manifest = checkpoint.manifest
     state = TrainingState(checkpoint.read, manifest.progress, manifest.training_order, manifest.loss_scaler)
     folder = write_checkpoint(
@@ -183,6 +188,7 @@ def _reshard(argv: Sequence[str]) -> None:
         watch=watched("layers"),
     )
     logger.info("%s: TP%d x PP%d", folder, arguments.target_tp, arguments.target_pp)
+    logger.info("%s: its model, for --model-preset", arguments.output / MODEL_PRESET_NAME)
 
 
 def _export(argv: Sequence[str]) -> None:

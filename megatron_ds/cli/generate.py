@@ -14,7 +14,7 @@ from megatron_ds.cli.errors import report_before_launch
 from megatron_ds.cli.generate_plan import LAYOUT_OPTIONS, TOKENIZER_OPTIONS, Plan, plan_generation
 from megatron_ds.cli.numbers import above_zero, at_least_one, at_least_zero, share
 from megatron_ds.cli.option_flags import ToolParser, add_option
-from megatron_ds.errors import DataError, MegatronDsError, Problem
+from megatron_ds.errors import CheckpointError, DataError, MegatronDsError, Problem
 from megatron_ds.generation.options import Completion
 from megatron_ds.generation.texts import new_text
 from megatron_ds.utils.logging import logger
@@ -39,6 +39,11 @@ def main(argv: Sequence[str]) -> None:
     try:
         arguments = parser().parse_args(argv)
         plan = plan_generation(arguments, os.environ)
+        output: Path | None = arguments.output
+        writes = os.environ.get("RANK", "0") == "0"
+        # A device such as /dev/stdout may be written to again.
+        if output is not None and writes and output.is_file():
+            raise CheckpointError(Problem(f"{output} is there already", advice="give another name, or remove it"))
     except MegatronDsError as error:
         report_before_launch(error)
     for note in plan.notes:
@@ -47,9 +52,8 @@ def main(argv: Sequence[str]) -> None:
     from megatron_ds.engine.failure import failing_together
     from megatron_ds.generation.run import run_job
 
-    output: Path | None = arguments.output
     with failing_together():
-        if output is not None and os.environ.get("RANK", "0") == "0":
+        if output is not None and writes:
             with _file_errors(output):
                 output.write_text("")
         run_job(plan.job, lambda completion: _show(completion, plan, output))
@@ -60,10 +64,10 @@ def main(argv: Sequence[str]) -> None:
 def _show(completion: Completion, plan: Plan, output: Path | None) -> None:
     request = completion.request
     prompt, text = plan.prompts[request.prompt], new_text(completion, plan.tokenizer)
-    sample = f", sample {request.sample + 1}" if plan.num_samples > 1 else ""
+    sample = f", sample {request.sample}" if plan.num_samples > 1 else ""
     end = "end of document" if completion.is_ended else "length"
     count = counted(len(completion.tokens), "new token")
-    logger.info("--- prompt %d%s: %s, ended by %s", request.prompt + 1, sample, count, end)
+    logger.info("--- index %d%s: %s, ended by %s", request.prompt, sample, count, end)
     logger.info("%s%s", prompt, text)
     if output is not None:
         record = {
@@ -106,7 +110,9 @@ def parser() -> ToolParser:
         metavar="FILE",
         help='a prompt on each line; in a .jsonl, each line is "text" or {"prompt": "text"}',
     )
-    command.add_argument("--output", type=Path, metavar="FILE", help="writes a JSON object for each text to this file")
+    command.add_argument(
+        "--output", type=Path, metavar="FILE", help="writes a JSON object for each text to this new file"
+    )
     command.add_argument(
         "--max-new-tokens",
         type=at_least_one,

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems
-from megatron_ds.checkpoint.run_lock import run_lock
+from megatron_ds.checkpoint.run_lock import RunLock, run_lock
 from megatron_ds.cli.errors import report_before_launch, run_or_exit
 from megatron_ds.cli.preflight import preflight
 from megatron_ds.config import ResolvedRun, collect, describe, describe_draft, draft
@@ -40,25 +40,25 @@ def _pretrain(family: str, argv: Sequence[str]) -> None:
         return
     for note in resolved.notes:
         logger.info(note)
-    with _folder_of(resolved, found):
+    with _folder_of(resolved, found) as lock:
         # Torch and DeepSpeed take seconds to import, so everything above does without them.
         from megatron_ds.engine.failure import failing_together
         from megatron_ds.training.pretrain import pretrain
 
         with failing_together():
-            pretrain(resolved, found)
+            pretrain(resolved, found, lock)
 
 
 @contextmanager
-def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator[None]:
+def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator[RunLock | None]:
     """Keeps other runs out of the folder of ``--save``; the run's first process does that for all of them."""
     run, origins = resolved.run, resolved.origins
     if run.checkpoint.save is None or os.environ.get("RANK", "0") != "0":
-        yield
+        yield None
         return
     with ExitStack() as stack:
         try:
-            stack.enter_context(run_lock(Path(run.checkpoint.save), origins["checkpoint.save"]))
+            lock = stack.enter_context(run_lock(Path(run.checkpoint.save), origins["checkpoint.save"]))
             # Another run may have come and gone since the first look.
             found_now, problems = checkpoint_problems(run, origins)
             if problems:
@@ -67,7 +67,7 @@ def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator
                 raise ConfigError(f"{found.folder} has a newer checkpoint than a moment ago: start again")
         except MegatronDsError as error:
             report_before_launch(error)
-        yield
+        yield lock
 
 
 def _print_what_is_known(argv: Sequence[str]) -> None:

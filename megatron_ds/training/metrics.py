@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from megatron_ds.training.run_folder import set_aside, writing_into
 from megatron_ds.utils.logging import logger
 from megatron_ds.utils.text import counted
 
@@ -185,25 +186,35 @@ class MetricsWriter:
                 are dropped. 0 starts a new curve; the file of an earlier run is kept under another name.
 
         Raises:
-            OSError: the folder can't be written.
+            TrainingError: the folder can't be written.
         """
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / METRICS_FILE
-        if path.exists():
-            if resume_step:
+        self._path = path = directory / METRICS_FILE
+        with writing_into(path):
+            directory.mkdir(parents=True, exist_ok=True)
+            if not resume_step:
+                set_aside(directory, (METRICS_FILE,))
+            elif path.exists():
                 _drop_later_lines(path, resume_step)
-            else:
-                _set_aside(path)
-        self._file = path.open("a", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
 
     def write(self, metrics: StepMetrics | EvalMetrics) -> None:
-        """Appends one record and flushes it."""
-        self._file.write(_to_json(metrics) + "\n")
-        self._file.flush()
+        """Appends one record and flushes it.
+
+        Raises:
+            TrainingError: the disk is full, for instance.
+        """
+        with writing_into(self._path):
+            self._file.write(_to_json(metrics) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
-        """Closes the file; may be called twice."""
-        self._file.close()
+        """Closes the file; may be called twice.
+
+        Raises:
+            TrainingError: what `write` could not write can't be written now.
+        """
+        with writing_into(self._path):
+            self._file.close()
 
     def __enter__(self) -> MetricsWriter:
         return self
@@ -256,12 +267,3 @@ def _drop_later_lines(path: Path, last_step: int) -> None:
         os.fsync(file.fileno())
     new.replace(path)
     logger.info("%s: dropped %s after step %d", path, counted(len(lines) - len(kept), "line"), last_step)
-
-
-def _set_aside(path: Path) -> None:
-    """Renames the file of an earlier run to metrics.1.jsonl, or the first free number."""
-    number = 1
-    while (target := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
-        number += 1
-    path.rename(target)
-    logger.info("%s: the metrics of an earlier run in this folder are now in %s", path, target.name)

@@ -15,8 +15,10 @@ import torch
 
 from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options, progress_of_load
 from megatron_ds.checkpoint.reader import CheckpointReader
+from megatron_ds.checkpoint.run_lock import RunLock
 from megatron_ds.config import ResolvedRun, write_resolved
 from megatron_ds.config.blocks import RunConfig
+from megatron_ds.config.report import DEEPSPEED_FILE, RUN_FILE
 from megatron_ds.data import Datasets, TrainingOrder, build_run_datasets, samples_needed
 from megatron_ds.engine.base import TrainEngine, TrainProgress
 from megatron_ds.engine.distributed import Joined, start_distributed, stop_distributed, wait_for_all
@@ -25,21 +27,24 @@ from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.optim.schedule import LearningRateSchedule
 from megatron_ds.training.loop import train
+from megatron_ds.training.metrics import METRICS_FILE
 from megatron_ds.training.reporter import Reporter
+from megatron_ds.training.run_folder import set_aside, writing_into
 from megatron_ds.training.saving import CheckpointSaver
 from megatron_ds.training.stage_table import stage_table
-from megatron_ds.training.starts import Start, note_start
+from megatron_ds.training.starts import STARTS_FILE, Start, note_start
 from megatron_ds.training.stopping import Agreement, Stopping, StopSignals
 from megatron_ds.utils.logging import logger
 from megatron_ds.utils.text import counted
 
 
-def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
+def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None, lock: RunLock | None = None) -> None:
     """Trains the model that `resolved` describes. Called by every process.
 
     Args:
         resolved: the run, checked, with its vocabulary size known.
         found: the checkpoint to go on from.
+        lock: of the folder of ``--save``, in the one process that holds it.
     """
     start = time.monotonic()
     run = resolved.run
@@ -68,6 +73,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     engine = build_engine(run, resolved.deepspeed, layers(mpu), losses, mpu, schedule.learning_rate)
     if found is not None:
         _load(run, engine, found)
+    began = engine.progress
     if run.checkpoint.save is not None and mpu.global_rank == 0:
         _note_options(resolved, Path(run.checkpoint.save), engine.progress, found.folder if found else None)
     specs = whole_model_specs(layers, mpu.topology)
@@ -83,7 +89,15 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None) -> None:
     with StopSignals(announce=mpu.global_rank == 0) as signals, reporter, saver:
         agreement = Agreement(joined.store, mpu.global_rank, run.world_size)
         stop = Stopping(run.checkpoint, start, signals, lambda: saver.has_failed, agreement)
-        train(run, engine, datasets, mpu, reporter, saver, stop)
+
+        def save(folder: Path) -> None:
+            if lock is not None and lock.renew():
+                logger.warning("%s was removed while the run went on: its earlier files are lost", folder)
+                _note_options(resolved, folder, began, None)
+                reporter.reopen(engine.progress)
+            saver(folder)
+
+        train(run, engine, datasets, mpu, reporter, save, stop)
     stop_distributed()
 
 
@@ -91,9 +105,12 @@ def _note_options(resolved: ResolvedRun, folder: Path, progress: TrainProgress, 
     """Writes down what is in force: as the run's present options, and as those of the steps from here on."""
     run = resolved.run
     if progress.step < run.training.train_iters:  # else there is nothing that these options would describe
-        write_resolved(resolved, folder)
-        start = Start(progress.step, progress.consumed_samples, run.model_dump())
-        note_start(folder, start, loaded)
+        with writing_into(folder):
+            if progress.step == 0:
+                set_aside(folder, (METRICS_FILE, STARTS_FILE, RUN_FILE, DEEPSPEED_FILE))
+            write_resolved(resolved, folder)
+            start = Start(progress.step, progress.consumed_samples, run.model_dump())
+            note_start(folder, start, loaded)
 
 
 def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:

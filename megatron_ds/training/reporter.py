@@ -101,6 +101,12 @@ class Reporter:
         logger.info(eval_log_line(metrics, self._run.training.train_iters))
         self._publish(metrics, progress.step)
 
+    def reopen(self, progress: TrainProgress) -> None:
+        """Goes on in a new metrics.jsonl where the file is gone."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = MetricsWriter(Path(str(self._run.checkpoint.save)), resume_step=progress.step)
+
     def restart_clock(self) -> None:
         """Leaves out of the step time what happened since the last report: evaluation, saving."""
         self._timed_steps = 0

@@ -37,6 +37,7 @@ class _Save:
         manifest: what describes the checkpoint, on rank 0; None elsewhere.
         retention: which older checkpoints stay.
         exchange: with the other ranks.
+        start: when it was begun, in seconds of the monotonic clock.
     """
 
     folder: Path
@@ -44,6 +45,7 @@ class _Save:
     manifest: Manifest | None
     retention: Retention
     exchange: Exchange
+    start: float
 
     def complete(self) -> Problem | None:
         """Writes what is not written, and makes the checkpoint valid when every rank's files are on disk.
@@ -51,7 +53,6 @@ class _Save:
         Returns:
             What kept it from being saved, the same on all ranks; None when all went well.
         """
-        start = time.monotonic()
         written = self.exchange.gather(self.pending.write())
         problem = None
         if self.manifest is not None:
@@ -59,7 +60,7 @@ class _Save:
             problem = commit(self.folder, checkpoint.name, self.manifest, written)
             if problem is None:
                 gib = sum(file.bytes for one in written for file in one.files.values()) / 2**30
-                logger.info("saved %s (%.3g GiB, written in %.1f s)", checkpoint, gib, time.monotonic() - start)
+                logger.info("saved %s (%.3g GiB, written in %.1f s)", checkpoint, gib, time.monotonic() - self.start)
                 self.retention.remove_older(self.folder, self.manifest.progress["step"])
         return self.exchange.from_rank_0(problem)
 
@@ -104,15 +105,18 @@ class CheckpointSaver:
         step = self.engine.progress.step
         if step == self.saved_step:
             return
-        if self.mpu.global_rank == 0:
-            make_room(folder, f"global_step{step}")
+        start = time.monotonic()
         in_background = self.run.checkpoint.async_save
+        exchange = self._exchange_of(in_background)
+        no_room = make_room(folder, f"global_step{step}") if self.mpu.global_rank == 0 else None
+        _raise_problem(exchange.from_rank_0(no_room))
         save = _Save(
             folder,
             self.engine.save(folder, in_background=in_background),
             self._manifest() if self.mpu.global_rank == 0 else None,
             Retention.of(self.run.checkpoint),
-            self._exchange_of(in_background),
+            exchange,
+            start,
         )
         self.saved_step = step
         if in_background:

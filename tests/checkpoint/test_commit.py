@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from megatron_ds.checkpoint.pending import WrittenFiles
 from megatron_ds.errors import Problem
 
 RECORD = FileRecord(3, "ab" * 32, "cd" * 32)
+MODEL = {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "seq_length": 4}
 
 
 def _manifest(consumed: int) -> Manifest:
     progress = {"step": 4, "skipped_steps": 0, "consumed_samples": consumed}
-    return Manifest(progress, Layout(1, 1, 2, 1, "fp32"), model={}, parameters={})
+    return Manifest(progress, Layout(1, 1, 2, 1, "fp32"), MODEL, parameters={})
 
 
 def _commit(folder: Path, tag: str = "global_step4", *, consumed: int = 8, failure: str = "") -> Problem | None:
@@ -74,3 +76,41 @@ def test_make_room_removes_what_latest_does_not_name(tmp_path: Path) -> None:
     make_room(tmp_path, "global_step4")
     make_room(tmp_path, "global_step6")
     assert [path.name for path in tmp_path.iterdir()] == ["latest"]
+
+
+def _killed_between_the_two_steps(folder: Path) -> None:
+    _commit(folder, consumed=8)
+    (folder / "global_step4").rename(folder / "global_step4.before")
+
+
+@pytest.mark.parametrize("step", [None, 4])
+def test_checkpoint_that_was_renamed_before_a_kill_is_found_under_its_other_name(
+    step: int | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _killed_between_the_two_steps(tmp_path)
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        found = find_checkpoint(tmp_path, step)
+    assert (found.tag, found.manifest.progress["consumed_samples"]) == ("global_step4.before", 8)
+    assert "global_step4.before is what was there before" in caplog.text
+    assert make_room(tmp_path, "global_step4") is None
+    assert (tmp_path / "latest").read_text() == "global_step4.before"
+
+
+def test_checkpoint_that_was_renamed_gets_its_name_back_when_the_run_goes_on_past_its_step(tmp_path: Path) -> None:
+    _killed_between_the_two_steps(tmp_path)
+    (tmp_path / "global_step4").mkdir()
+    (tmp_path / "global_step4/half.pt").touch()
+    assert make_room(tmp_path, "global_step6") is None
+    _commit(tmp_path, "global_step6", consumed=12)
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "global_step4", "global_step6"}
+    assert find_checkpoint(tmp_path, 4).manifest.progress["consumed_samples"] == 8
+    assert not (tmp_path / "global_step4/half.pt").exists()
+
+
+def test_make_room_that_fails_names_the_checkpoint_that_is_still_the_last(tmp_path: Path) -> None:
+    _commit(tmp_path)
+    (tmp_path / "latest.partial").mkdir()  # in the way of the pointer
+    problem = make_room(tmp_path, "global_step4")
+    assert "global_step4 is not saved: can't make room for it" in str(problem)
+    assert f"{tmp_path / 'global_step4'} is still the last checkpoint" in str(problem)
+    assert find_checkpoint(tmp_path).tag == "global_step4"

@@ -59,8 +59,11 @@ def test_find_checkpoint_reads_back_what_was_saved(tmp_path):
         (lambda folder: (folder / "global_step4/manifest.json").write_text("{"), ["no readable manifest"]),
         (lambda folder: (folder / "global_step4/manifest.json").write_text("[]"), ["format version 2"]),
         (lambda folder: (folder / "latest").write_bytes(b"\xff\xfe"), ["latest can't be read", "global_step4"]),
-        (lambda folder: _change_manifest(folder, model=None), ["its model is no object"]),
-        (lambda folder: _change_manifest(folder, progress={"step": "4"}), ["its progress has no step"]),
+        (lambda folder: _change_manifest(folder, model=None), ["model: Input should be a valid dictionary"]),
+        (
+            lambda folder: _change_manifest(folder, progress={"step": "4", "skipped_steps": 0, "consumed_samples": 0}),
+            ["progress.step: Input should be a valid integer"],
+        ),
     ],
 )
 def test_find_checkpoint_of_a_damaged_folder_says_what_is_missing(tmp_path, damage, words_of_the_error):

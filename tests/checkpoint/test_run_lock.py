@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,3 +83,48 @@ def test_run_into_a_folder_in_use_ends_before_training(tmp_path: Path) -> None:
     assert f"another run writes into saved: process {other.pid} on " in finished.output
     assert "from --save" in finished.output
     assert list((tmp_path / "saved").iterdir()) == []
+
+
+def test_lock_of_a_folder_that_was_removed_is_taken_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with run_lock(folder, "--save") as lock:
+        assert not lock.renew()
+        shutil.rmtree(folder)
+        assert lock.renew()
+        assert not lock.renew()
+        assert json.loads((folder / LOCK_NAME).read_text())["pid"] == os.getpid()
+    assert list(folder.iterdir()) == []
+
+
+def test_lock_of_a_folder_that_another_run_has_by_now_is_refused_and_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with run_lock(folder, "--save") as lock:
+        shutil.rmtree(folder)
+        with _other_run(folder) as other, pytest.raises(ConfigError, match=f"process {other.pid} on "):
+            lock.renew()
+
+
+_REMOVED_WHILE_IT_RUNS = """
+import shutil
+from megatron_ds.cli.pretrain import main
+from megatron_ds.training.saving import CheckpointSaver
+save = CheckpointSaver.__call__
+def save_then_lose(saver, folder):
+    save(saver, folder)
+    if saver.saved_step == 1:
+        shutil.rmtree(folder)
+CheckpointSaver.__call__ = save_then_lose
+main()
+"""
+
+
+def test_run_whose_folder_is_removed_says_so_and_writes_its_files_anew(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "tiny_text_document")
+    flags = tiny_run(corpus, save="saved", train_iters="3", save_interval="1", log_interval="1", eval_iters="0")
+    finished = launch([sys.executable, "-c", _REMOVED_WHILE_IT_RUNS, *flags], tmp_path)
+    assert finished.exit_code == 0, finished.output
+    assert finished.output.count("saved was removed while the run went on") == 1
+    names = {path.name for path in (tmp_path / "saved").iterdir()}
+    assert names >= {"run_config.json", "starts.jsonl", "metrics.jsonl", "global_step2", "global_step3", "latest"}
+    assert "global_step1" not in names
+    assert '"step": 3' in (tmp_path / "saved/metrics.jsonl").read_text()

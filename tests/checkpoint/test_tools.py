@@ -127,9 +127,40 @@ def test_diff_names_what_differs_and_by_how_much(trained, tmp_path, capsys):
     torch.save(content, file)
     list_anew(open_checkpoint(tmp_path).folder, file)
     assert _code_of("diff", folder, tmp_path) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1
-    assert "exp_avg of layers.1.mlp.dense_4h_to_h.weight: largest |a - b| 0.5, in 1 of" in lines[0]
+    summary, line = capsys.readouterr().out.splitlines()
+    assert summary.startswith("exp_avg: 1 parameter with differences: largest |a - b| 0.5, in 1 of")
+    assert summary.endswith("most in layers.1.mlp.dense_4h_to_h.weight")
+    assert "exp_avg of layers.1.mlp.dense_4h_to_h.weight: largest |a - b| 0.5, in 1 of" in line
+
+
+def test_diff_folds_layers_and_shows_all_of_them_when_asked(trained, tmp_path, capsys):
+    folder, _ = trained
+    main(["reshard", "--input", str(folder), "--output", str(tmp_path)])
+    for number, change in enumerate((0.0, 0.25, 0.5)):
+        file = next(tmp_path.glob(f"*/zero/layers.{number}.mlp.dense_4h_to_h.weight/exp_avg.pt"))
+        content = torch.load(file)
+        content["param"][0, :2] += change
+        torch.save(content, file)
+    assert _code_of("diff", folder, tmp_path) == 1
+    summary, line = capsys.readouterr().out.splitlines()
+    assert summary.endswith("most in layers.2.mlp.dense_4h_to_h.weight")
+    assert line.startswith("exp_avg of 2 x layers.*.mlp.dense_4h_to_h.weight: largest |a - b| 0.5, in 4 of")
+    assert _code_of("diff", folder, tmp_path, "--all") == 1
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_diff_of_a_width_that_is_spelt_out_is_none(trained, tmp_path, capsys):
+    folder, _ = trained
+    main(["reshard", "--input", str(folder), "--output", str(tmp_path)])
+    checkpoint = open_checkpoint(tmp_path)
+    file = checkpoint.folder / "manifest.json"
+    content = json.loads(file.read_text())
+    spelt_out = {"ffn_hidden_size": checkpoint.model.ffn_size, "kv_channels": checkpoint.model.head_size}
+    assert any(content["model"][name] is None for name in spelt_out)
+    content["model"] |= spelt_out
+    file.write_text(json.dumps(content))
+    assert _code_of("diff", folder, tmp_path) == 0
+    assert "to the bit" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def _train_masked(case: Case) -> tuple[list[float], list[float], float]:
 
 def test_whole_numbers_travel_between_stages() -> None:
     """P14."""
-    case = Case(pp=2, zero=1, micro_batch_size=2, recompute=True, more=("--pp-partition-method", "type:MaskedLayer"))
+    case = Case(pp=2, zero=1, micro_batch_size=2, recompute=True, more=("--pp-partition-method", "parameters"))
     losses, norms, forwards = run_ranks(1, _train_masked, case=replace(case, pp=1, zero=0, recompute=False))[0]
     assert forwards == 1
     for found_losses, found_norms, found_forwards in run_ranks(2, _train_masked, case=case):

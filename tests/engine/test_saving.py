@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import re
 import resource
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ import torch
 from benchmarks.tiny_run import Case
 from megatron_ds.checkpoint import Manifest, find_checkpoint
 from megatron_ds.checkpoint.hashed_file import HashedFile
+from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.errors import CheckpointError
 from tests.dist.pool import RankError, run_ranks
 from tests.engine.saving_run import SavingRun
@@ -166,3 +170,39 @@ def _save_twice(case: Case, folder: Path) -> tuple[int, int]:
 def test_step_that_is_saved_is_not_saved_again(tmp_path: Path) -> None:
     (times,) = run_ranks(1, _save_twice, case=Case(), folder=tmp_path)
     assert times[0] == times[1]
+
+
+def _saved_slowly(case: Case, folder: Path) -> list[str]:
+    """What a save logs whose files take a fifth of a second, and the error where its step can't be saved anew."""
+    run = SavingRun(case, folder)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("megatron_ds").addHandler(handler)
+    logging.getLogger("megatron_ds").setLevel(logging.INFO)
+    save = run.engine.save
+
+    def slowly(folder: Path, *, in_background: bool = False) -> PendingFiles:
+        time.sleep(0.2)
+        return save(folder, in_background=in_background)
+
+    run.engine.save = slowly  # type: ignore[method-assign]
+    run.step_and_save()
+    logging.getLogger("megatron_ds").removeHandler(handler)
+    run.saver.saved_step = None
+    (folder / "latest.partial").mkdir(exist_ok=True)  # in the way of the pointer
+    try:
+        run.saver(folder)
+    except CheckpointError as error:
+        said.append(str(error))
+    return [line for line in said if "saved" in line]
+
+
+def test_save_tells_how_long_it_took_and_all_ranks_end_where_there_is_no_room(tmp_path: Path) -> None:
+    first, second = run_ranks(2, _saved_slowly, case=Case(dp=2, zero=1), folder=tmp_path)
+    written = re.search(r"written in (\d+\.\d) s", first[0])
+    assert written is not None
+    assert 0.2 <= float(written[1]) < 60
+    assert first[1:] == second
+    assert "global_step1 is not saved: can't make room for it" in second[0]
+    assert f"{tmp_path / 'global_step1'} is still the last checkpoint" in second[0]

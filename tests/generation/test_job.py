@@ -83,8 +83,18 @@ def test_samples_of_a_prompt_follow_one_another(checkpoint: Path, tmp_path: Path
     drawn = _records(output)
     assert [(record["index"], record["sample"]) for record in drawn] == [(i, s) for i in range(3) for s in range(2)]
     assert drawn[0]["tokens"] != drawn[1]["tokens"]
+    output.unlink()
     generate.main(words)
     assert _records(output) == drawn
+
+
+def test_output_that_is_there_is_kept(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "texts.jsonl").write_text("mine")
+    with pytest.raises(SystemExit) as ended:
+        generate.main(_words(checkpoint, tmp_path / "texts.jsonl"))
+    assert ended.value.code == 4
+    assert "texts.jsonl is there already" in capsys.readouterr().err
+    assert (tmp_path / "texts.jsonl").read_text() == "mine"
 
 
 def test_output_on_a_full_disk_ends_the_job_with_its_name(checkpoint: Path) -> None:
@@ -115,5 +125,5 @@ def test_torchrun_starts_a_job_of_two_stages(checkpoint: Path, records: list[dic
     finished = launch(torchrun(2, "-m", "megatron_ds", "--local_rank=0", "generate", *words), tmp_path)
     assert finished.exit_code == 0, finished.output
     assert "TP1 x PP2 x DP1, fp32 on cpu" in finished.output
-    assert finished.output.count("--- prompt 1") == 1, "one rank speaks"
+    assert finished.output.count("--- index 0: ") == 1, "one rank speaks"
     assert _records(tmp_path / "texts.jsonl") == records

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from megatron_ds.errors import TrainingError
 from megatron_ds.training.metrics import (
+    METRICS_FILE,
     EvalMetrics,
     MetricsWriter,
     StepMetrics,
@@ -190,3 +192,12 @@ def test_writer_fresh_start_keeps_the_curves_of_earlier_runs(tmp_path: Path) -> 
     assert step_lines(tmp_path / "metrics.1.jsonl") == [1]
     assert step_lines(tmp_path / "metrics.2.jsonl") == [1, 2]
     assert step_lines(tmp_path / "metrics.jsonl") == [1, 2, 3]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is always full")
+def test_writer_on_a_full_disk_ends_the_run_with_the_file_and_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as caught, MetricsWriter(tmp_path) as writer:
+        writer._file.close()
+        writer._file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 - the writer closes it
+        writer.write(CPU_STEP)
+    assert f"{tmp_path / METRICS_FILE} can't be written: No space left on device" in str(caught.value)

@@ -4,6 +4,7 @@ from megatron_ds.checkpoint.huggingface.architectures import ARCHITECTURES
 from megatron_ds.checkpoint.huggingface.check import Comparison, check_difference, compare_logits
 from megatron_ds.checkpoint.huggingface.exporter import KEPT_FOLDER, Exported, export_huggingface
 from megatron_ds.checkpoint.huggingface.importer import Imported, import_huggingface
+from megatron_ds.checkpoint.huggingface.tokenizer_ids import check_ids, own_tokenizer
 
 __all__ = [
     "ARCHITECTURES",
@@ -12,7 +13,9 @@ __all__ = [
     "Exported",
     "Imported",
     "check_difference",
+    "check_ids",
     "compare_logits",
     "export_huggingface",
     "import_huggingface",
+    "own_tokenizer",
 ]

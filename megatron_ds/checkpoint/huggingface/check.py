@@ -46,7 +46,7 @@ def compare_logits(weights: ModelWeights, folder: Path, dtype: torch.dtype, seed
         seed: of the tokens.
 
     Raises:
-        CheckpointError: transformers finds that weights are missing or too many.
+        CheckpointError: transformers can't load `folder`, or finds that weights are missing or too many.
     """
     length = min(_NUM_TOKENS, weights.model.seq_length)
     assert weights.model.vocab_size is not None
@@ -91,9 +91,15 @@ def _their_logits(folder: Path, tokens: Tensor, dtype: torch.dtype) -> Tensor:
     """``[B, S, V]``."""
     from transformers import AutoModelForCausalLM
 
-    model, loading = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, output_loading_info=True
-    )
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, output_loading_info=True
+        )
+    except Exception as error:  # Whatever its checks of config.json and its many classes raise.
+        reason = " ".join(str(error).split())
+        raise CheckpointError(
+            Problem(f"transformers can't load {folder}: {reason}", advice="correct its files, or leave --check out")
+        ) from error
     wrong = {kind: sorted(map(str, names)) for kind, names in loading.items() if names and kind != "error_msgs"}
     if wrong:
         raise CheckpointError(Problem(f"transformers loads {folder} with {wrong}"))

@@ -181,6 +181,8 @@ def _built(options: Mapping[str, Any], where: str, problems: list[Problem]) -> M
             if not (problems and detail["type"] == "missing")
         ]
         return None
+    if model.vocab_size is None and not problems:
+        problems.append(Problem(f"{where}: vocab_size is null", advice="write the number of rows of the embeddings"))
     heads, groups = model.num_attention_heads, model.num_kv_heads
     if model.hidden_size % heads and model.kv_channels is None:
         problems.append(Problem(f"{where}: the hidden size {model.hidden_size} is not a multiple of {heads} heads"))

@@ -17,13 +17,13 @@ from megatron_ds.checkpoint.huggingface.architecture import Architecture
 from megatron_ds.checkpoint.huggingface.architectures import choose_architecture
 from megatron_ds.checkpoint.huggingface.config_file import CONFIG_NAME, to_config
 from megatron_ds.checkpoint.huggingface.convert import cast_weights, their_shapes, their_tensors
-from megatron_ds.checkpoint.huggingface.new_folder import check_output, new_folder
 from megatron_ds.checkpoint.huggingface.tokenizer_files import (
     GENERATION_CONFIG_NAME,
     WrittenTokenizer,
     write_tokenizer,
 )
 from megatron_ds.checkpoint.huggingface.write_files import write_files
+from megatron_ds.checkpoint.new_folder import check_output, new_folder
 from megatron_ds.checkpoint.weights import ModelWeights
 
 # Beside a checkpoint that was imported: what our checkpoint has no place for.
@@ -70,8 +70,8 @@ def export_huggingface(
         max_shard_bytes: most bytes of tensors in one file.
 
     Raises:
-        ConfigError: no class can express the model, or `output` is taken.
-        CheckpointError: a weight can't be cast, or the system can't write. Nothing is left.
+        ConfigError: no class can express the model.
+        CheckpointError: `output` is taken, a weight can't be cast, or the system can't write. Nothing is left.
     """
     check_output(output)
     target = choose_architecture(weights.model, architecture)
@@ -88,7 +88,7 @@ def export_huggingface(
         files = write_files(folder, tensors(), names, max_shard_bytes)
         # A loaded model has one dtype: the one that none of the tensors loses anything in.
         written = reduce(torch.promote_types, dtypes)
-        tokenizer = write_tokenizer(data, folder, kept)
+        tokenizer = write_tokenizer(data, folder, kept, target.model_type)
         _write_configs(folder, to_config(target, weights.model), written, tokenizer)
     return Exported(target, files, written, tokenizer.why_none)
 

@@ -17,13 +17,13 @@ from megatron_ds.checkpoint.huggingface.architectures import named_architecture
 from megatron_ds.checkpoint.huggingface.config_file import CONFIG_NAME, read_config, to_model
 from megatron_ds.checkpoint.huggingface.convert import cast_weights, our_weights, read_unused_rows, widest_dtype
 from megatron_ds.checkpoint.huggingface.exporter import UNUSED_ROWS_NAME
-from megatron_ds.checkpoint.huggingface.new_folder import new_folder
 from megatron_ds.checkpoint.huggingface.read_files import open_files
 from megatron_ds.checkpoint.huggingface.tokenizer_files import (
     GENERATION_CONFIG_NAME,
     TOKENIZER_FILES,
     copy_tokenizer_files,
 )
+from megatron_ds.checkpoint.new_folder import new_folder
 from megatron_ds.checkpoint.weights import ModelWeights
 
 

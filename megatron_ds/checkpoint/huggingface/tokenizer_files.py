@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from megatron_ds.checkpoint.huggingface.tokenizer_ids import own_tokenizer
 from megatron_ds.errors import ConfigError
-from megatron_ds.tokenizers.gpt2_bpe import END_OF_TEXT, load_gpt2_bpe_tokenizer
+from megatron_ds.tokenizers.gpt2_bpe import load_gpt2_bpe_tokenizer
 from megatron_ds.utils.logging import logger
 
 TOKENIZER_FILES = (
@@ -19,6 +20,21 @@ TOKENIZER_FILES = (
 )
 GENERATION_CONFIG_NAME = "generation_config.json"
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+# transformers 5 takes the model type's own class for these, whatever tokenizer_config.json names, and that class cuts
+# texts into words by rules of its own. Only an "auto_map" to a class in a Python file escapes: without trust in that
+# file, `tokenizer_class` counts; with it, the file's class. Source: MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS in
+# transformers, models/auto/tokenization_auto.py.
+_OWN_CLASS = {"qwen2": "Qwen2Tokenizer"}
+_AS_IT_IS_NAME = "tokenizer_as_it_is.py"
+_AS_IT_IS = '''"""The tokenizer of tokenizer.json as it is; see "auto_map" in tokenizer_config.json."""
+
+from transformers import PreTrainedTokenizerFast
+
+
+class TokenizerAsItIs(PreTrainedTokenizerFast):
+    """Without the rules for words of the model type's own class."""
+'''
 
 
 @dataclass(frozen=True)
@@ -36,13 +52,14 @@ class WrittenTokenizer:
     why_none: str | None = None
 
 
-def write_tokenizer(data: Mapping[str, Any], output: Path, fallback: Path) -> WrittenTokenizer:
+def write_tokenizer(data: Mapping[str, Any], output: Path, fallback: Path, model_type: str) -> WrittenTokenizer:
     """Writes the files of the tokenizer that the options of a run name.
 
     Args:
         data: the options of the run's ``data`` block.
         output: the folder to write to.
         fallback: a folder with the files of an HFTokenizer whose own folder is gone: an import leaves them there.
+        model_type: of the model in `output`: transformers chooses the class of the tokenizer by it.
     """
     kind = data.get("tokenizer_type")
     written = WrittenTokenizer({}, why_none=f"{kind} has no counterpart among the files of transformers")
@@ -56,8 +73,17 @@ def write_tokenizer(data: Mapping[str, Any], output: Path, fallback: Path) -> Wr
         logger.warning("the sentinels of --vocab-extra-ids are not in the files of the tokenizer")
     ids = {**dict.fromkeys(_TOKEN_IDS), **written.token_ids}
     if ids["eos_token_id"] is None:
-        ids["eos_token_id"] = data.get("eod_id")
+        ids["eos_token_id"] = _end_of_text_id(data, output)
+    _make_loadable(output, ids, model_type)
     return replace(written, token_ids=ids)
+
+
+def _end_of_text_id(data: Mapping[str, Any], output: Path) -> int | None:
+    """The id that ended documents in training."""
+    if (given := data.get("eod_id")) is not None:
+        return int(given)
+    tokenizer = own_tokenizer(data, output)
+    return None if tokenizer is None else tokenizer.eod_id
 
 
 def copy_tokenizer_files(source: Path, output: Path) -> bool:
@@ -83,7 +109,6 @@ def _write_hugging_face(name: str, output: Path, fallback: Path) -> WrittenToken
     elif (why_not := _save_from_cache(name, output)) is not None:
         return WrittenTokenizer({}, why_none=why_not)
     token_ids = _special_ids(output)
-    _make_loadable(output, None)
     if source.is_dir():
         said, generation = _of_model(source)
         return WrittenTokenizer({**token_ids, **said}, generation)
@@ -118,19 +143,42 @@ def _write_gpt2_bpe(vocab_file: Path, merge_file: Path, output: Path) -> Written
     shutil.copyfile(merge_file, output / "merges.txt")
     # The same ids whatever transformers makes of the two files above.
     (output / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
-    _make_loadable(output, END_OF_TEXT if tokenizer.eod_id is not None else None)
     return WrittenTokenizer({"bos_token_id": tokenizer.eod_id, "eos_token_id": tokenizer.eod_id})
 
 
-def _make_loadable(output: Path, end_of_text: str | None) -> None:
+def _make_loadable(output: Path, token_ids: Mapping[str, Any], model_type: str) -> None:
     """`AutoTokenizer` takes a tokenizer.json as it is only where a file beside it says so."""
-    config = output / "tokenizer_config.json"
-    if config.is_file() or not (output / "tokenizer.json").is_file():
+    if not (output / "tokenizer.json").is_file():
         return
-    content = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if end_of_text is not None:
-        content |= {"bos_token": end_of_text, "eos_token": end_of_text}
-    config.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    config = output / "tokenizer_config.json"
+    content = before = _read_object(config)
+    if "tokenizer_class" not in content and "auto_map" not in content:
+        content = {"tokenizer_class": "PreTrainedTokenizerFast", **_special_tokens(output, token_ids), **content}
+    if _is_overruled(content, model_type):
+        module, name = _AS_IT_IS_NAME.removesuffix(".py"), "TokenizerAsItIs"
+        content = {**content, "auto_map": {"AutoTokenizer": [None, f"{module}.{name}"]}}
+        (output / _AS_IT_IS_NAME).write_text(_AS_IT_IS, encoding="utf-8")
+    if content != before:
+        config.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _is_overruled(config: Mapping[str, Any], model_type: str) -> bool:
+    """Whether transformers would take another class of tokenizer than `config` names."""
+    own, named = _OWN_CLASS.get(model_type), str(config.get("tokenizer_class") or "")
+    return own is not None and bool(named) and named.removesuffix("Fast") != own and "auto_map" not in config
+
+
+def _special_tokens(folder: Path, token_ids: Mapping[str, Any]) -> dict[str, str]:
+    """The strings of the tokens that start and end a text."""
+    import tokenizers
+
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokens = {}
+    for key in ("bos_token_id", "eos_token_id"):
+        token = backend.id_to_token(token_ids[key]) if isinstance(token_ids[key], int) else None
+        if token is not None:
+            tokens[key.removesuffix("_id")] = token
+    return tokens
 
 
 def _special_ids(folder: Path) -> dict[str, int | None]:

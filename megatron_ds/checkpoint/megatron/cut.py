@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megatron_ds.checkpoint.hashed_file import HashedFile
 from megatron_ds.checkpoint.megatron.row_order import RowOrder
 from megatron_ds.checkpoint.weights import ModelWeights
-from megatron_ds.errors import CheckpointError, Problem
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,10 @@ def save(content: dict[str, Any], path: Path) -> None:
     """Writes a file, and its folders, to the disk.
 
     Raises:
-        CheckpointError: it can't be written.
+        OSError: it can't be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(
-            Problem(f"{path} can't be written: {error}", advice="make room, and export again")
-        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Given a path, PyTorch raises a RuntimeError that doesn't tell why.
+    with HashedFile(path) as file:
+        torch.save(content, file)  # type: ignore[arg-type]
+        file.complete()

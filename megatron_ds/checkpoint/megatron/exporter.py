@@ -11,9 +11,10 @@ from megatron_ds.checkpoint.megatron.found import DEEPSPEED_TRACKER, MEGATRON_TR
 from megatron_ds.checkpoint.megatron.names import CLASSIC, CLASSIC_NORMS, Spelling, core_spelling
 from megatron_ds.checkpoint.megatron.pipeline_files import NUMBERINGS, PipelineWriter
 from megatron_ds.checkpoint.megatron.row_order import RowOrder
+from megatron_ds.checkpoint.new_folder import check_output, new_folder
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.config.blocks import ModelConfig
-from megatron_ds.errors import CheckpointError, ConfigError, Problem
+from megatron_ds.errors import ConfigError, Problem
 from megatron_ds.utils.logging import logger
 
 VERSIONS = (0.0, 1.0, 2.0, 3.0)
@@ -38,7 +39,7 @@ def export_megatron(
 
     Args:
         weights: of the model.
-        output: a folder without a checkpoint of Megatron's.
+        output: a folder that does not exist, or is empty.
         tp_size: tensor-parallel size of the files.
         pp_size: pipeline stages of the files.
         layout: ``core`` for Megatron core's models, ``classic`` for those before it, ``bloom`` and ``microsoft`` for
@@ -49,46 +50,31 @@ def export_megatron(
 
     Raises:
         ConfigError: the model has options that the layout can't express (all in one report), or sizes don't divide.
-        CheckpointError: there is a checkpoint in the folder, or it can't be written.
+        CheckpointError: `output` is taken, or the system can't write. Nothing is left.
     """
     model = weights.model
     check_expressible(model, layout, tp_size, pp_size)
     _check_version(model, layout, checkpoint_version, pp_size)
-    _refuse_leftovers(output)
+    check_output(output)
     cut = Cut(weights, RowOrder(checkpoint_version, value_first=layout == "bloom"), tp_size)
     dtype = weights.read("word_embeddings.weight").dtype
     arguments = arguments_of(
         model, layout=layout, tp_size=tp_size, pp_size=pp_size, transformer_impl=transformer_impl, dtype=dtype
     )
-    if layout in NUMBERINGS:
-        # BLOOM's arguments hold an enum of its own, which only its own code can pickle.
-        stated = None if layout == "bloom" else arguments
-        folder = PipelineWriter(cut, NUMBERINGS[layout], pp_size, stated, iteration).write(output)
-        _replace_text(output / DEEPSPEED_TRACKER, folder.name)
-    else:
-        spelling = _spelling(model, layout, transformer_impl)
-        folder = ClassicWriter(cut, spelling, pp_size, arguments, iteration).write(output)
-    # Last, so that an interrupted export is none.
-    _replace_text(output / MEGATRON_TRACKER, str(iteration))
-    logger.info("wrote %s; weights only: load them with --no-load-optim --no-load-rng, or --finetune", folder)
-
-
-def _refuse_leftovers(output: Path) -> None:
-    """Ranks of an earlier export among those of a new one would be taken for its own."""
-    there = [path for pattern in (MEGATRON_TRACKER, "iter_*", "global_step*") for path in output.glob(pattern)]
-    if there:
-        raise CheckpointError(
-            Problem(
-                f"{there[0]} is there already: {output} holds a checkpoint of Megatron's, or the rest of one",
-                advice="give another --output, or remove it",
-            )
-        )
-
-
-def _replace_text(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text)
-    partial.replace(path)
+    # An interrupted export is none.
+    with new_folder(output) as partial:
+        if layout in NUMBERINGS:
+            # BLOOM's arguments hold an enum of its own, which only its own code can pickle.
+            stated = None if layout == "bloom" else arguments
+            folder = PipelineWriter(cut, NUMBERINGS[layout], pp_size, stated, iteration).write(partial)
+            (partial / DEEPSPEED_TRACKER).write_text(folder.name)
+        else:
+            spelling = _spelling(model, layout, transformer_impl)
+            folder = ClassicWriter(cut, spelling, pp_size, arguments, iteration).write(partial)
+        (partial / MEGATRON_TRACKER).write_text(str(iteration))
+    logger.info(
+        "wrote %s; weights only: load them with --no-load-optim --no-load-rng, or --finetune", output / folder.name
+    )
 
 
 def _check_version(model: ModelConfig, layout: LayoutName, version: float, pp_size: int) -> None:

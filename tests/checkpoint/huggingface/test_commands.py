@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.weights import ModelWeights, model_specs
 from megatron_ds.cli import checkpoint_export, checkpoint_tools, weights_progress
 from megatron_ds.config.blocks import DataConfig, ModelConfig
+from megatron_ds.config.resolve import resolve
 from megatron_ds.errors import CheckpointError, ConfigError
 from megatron_ds.models import gpt_layers
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
@@ -212,3 +216,116 @@ def test_megatron_is_a_format_too(tmp_path: Path) -> None:
     reader = open_checkpoint(tmp_path / "back")
     assert reader.manifest.layout.precision == "bf16"
     assert all(torch.equal(reader.read(name), tensor.bfloat16()) for name, tensor in tensors.items())
+
+
+def _tool(*words: object) -> None:
+    checkpoint_tools.main([str(word) for word in words])
+
+
+@contextmanager
+def _full_disk(num_bytes: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        (("merge",), "out.pt"),
+        (("to-fp32",), "out.pt"),
+        (("merge",), "out.safetensors"),
+        (("export", "--format", "megatron"), "out"),
+        (("export", "--format", "hf"), "out"),
+        (("reshard",), "out"),
+    ],
+)
+def test_full_disk_is_named_as_the_reason_and_nothing_is_left(
+    command: tuple[str, ...], output: str, tmp_path: Path
+) -> None:
+    _write(tmp_path / "run")
+    with _full_disk(2000), pytest.raises(CheckpointError, match=r"can't be written: .*File too large"):
+        _tool(*command, "--input", tmp_path / "run", "--output", tmp_path / output)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        (("merge",), "in/x.pt"),
+        (("to-fp32",), "x.safetensors"),
+        (("reshard",), "in"),
+        (("reshard",), "."),
+        (("export", "--format", "hf"), "in"),
+        (("export", "--format", "megatron"), "in"),
+    ],
+)
+def test_output_in_the_checkpoint_that_is_read_is_refused(
+    command: tuple[str, ...], output: str, tmp_path: Path
+) -> None:
+    _write(tmp_path / "run")
+    folder = tmp_path / "run" / f"global_step{STEP}"
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(CheckpointError, match="the folder that is read"):
+        _tool(*command, "--input", tmp_path / "run", "--output", folder / output)
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("format_name", ["hf", "megatron"])
+@pytest.mark.parametrize("output", [".", "ours"])
+def test_import_into_what_is_imported_is_refused(format_name: str, output: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="the folder that is read"):
+        _tool("import", "--from", format_name, "--input", tmp_path, "--output", tmp_path / output)
+    assert not list(tmp_path.iterdir())
+
+
+def test_reshard_to_a_file_says_that_it_is_one(tmp_path: Path) -> None:
+    _write(tmp_path / "run")
+    (tmp_path / "out").touch()
+    with pytest.raises(CheckpointError, match="out is a file, and a checkpoint is a folder"):
+        _tool("reshard", "--input", tmp_path / "run", "--output", tmp_path / "out")
+
+
+def test_file_of_another_ending_is_refused_with_the_two_that_there_are(tmp_path: Path) -> None:
+    _write(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"let the name of --output end in \.safetensors or \.pt"):
+        _tool("to-fp32", "--input", tmp_path / "run", "--output", tmp_path / "x.bin")
+
+
+def _with_entry(folder: Path, name: str, value: object) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {name: value}))
+
+
+@pytest.mark.parametrize("name", ["opt", "pythia", "qwen3", "llama 3.1"])
+def test_import_leaves_a_preset_of_its_model(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(FAMILIES[name], tmp_path / "theirs")
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        _import(tmp_path / "theirs", tmp_path / "run")
+    preset = tmp_path / "run" / "model.json"
+    line = f"--model-preset {preset} --load {tmp_path / 'run'} --finetune --save OTHER"
+    assert f"to train on: {line}" in caplog.messages
+    data = ["--data-path", "x", "--tokenizer-type", "NullTokenizer"]
+    data += ["--train-iters", "1", "--micro-batch-size", "1", "--lr", "1"]
+    run = resolve([*line.split(), *data], {}, "pretrain_gpt.py").run
+    assert run.model.model_dump() == open_checkpoint(tmp_path / "run").manifest.model
+    assert run.model.vocab_size == 67
+
+
+def test_import_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
+    save(FAMILIES["gpt2"], tmp_path / "theirs")
+    _with_entry(tmp_path / "theirs", "vocab_size", None)
+    with pytest.raises(CheckpointError, match=r"config\.json: vocab_size is null"):
+        _import(tmp_path / "theirs", tmp_path / "run")
+
+
+@pytest.mark.parametrize(("name", "value"), [("n_head", "4"), ("eos_token_id", "x")])
+def test_check_against_what_transformers_refuses_says_so(name: str, value: str, tmp_path: Path) -> None:
+    save(FAMILIES["gpt2"], tmp_path / "theirs")
+    _with_entry(tmp_path / "theirs", name, value)
+    with pytest.raises(CheckpointError, match=f"transformers can't load .*{name}"):
+        _import(tmp_path / "theirs", tmp_path / "run", "--check")

@@ -248,7 +248,7 @@ def test_export_of_weights_that_two_ranks_have_cut_is_that_of_one(tmp_path: Path
 def test_export_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
-    with pytest.raises(ConfigError, match="out exists already"):
+    with pytest.raises(CheckpointError, match="out exists already"):
         _export(_weights(), tmp_path / "out")
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "mine"]
 

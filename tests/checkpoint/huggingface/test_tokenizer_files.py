@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import tokenizers
 
+from megatron_ds.checkpoint.huggingface import ARCHITECTURES, check_ids
 from megatron_ds.checkpoint.huggingface.tokenizer_files import write_tokenizer
 from megatron_ds.config.blocks import DataConfig
+from megatron_ds.errors import CheckpointError
 from megatron_ds.tokenizers.build import build_tokenizer
 
 TEXT = "the cat<|endoftext|> sat on the hat"
@@ -33,12 +35,12 @@ def _loaded(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-def _written(data: dict[str, Any], tmp_path: Path, fallback: str = "nothing") -> Any:
+def _written(data: dict[str, Any], tmp_path: Path, fallback: str = "nothing", model_type: str = "gpt2") -> Any:
     output = tmp_path / "out"
     output.mkdir()
     # As in an export: the class of the model decides nothing.
-    (output / "config.json").write_text('{"model_type": "gpt2"}')
-    return write_tokenizer(data, output, tmp_path / fallback)
+    (output / "config.json").write_text(json.dumps({"model_type": model_type}))
+    return write_tokenizer(data, output, tmp_path / fallback, model_type)
 
 
 def test_gpt2_bpe_is_written_with_its_ids(bpe: tuple[Path, Path], tmp_path: Path) -> None:
@@ -109,3 +111,61 @@ def test_tokenizer_that_can_not_be_written_is_said_with_the_reason(
     assert why in str(written.why_none)
     assert written.token_ids == {"bos_token_id": None, "eos_token_id": 7, "pad_token_id": None}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["config.json"]
+
+
+def _own_rules(folder: Path) -> dict[str, Any]:
+    """Options of a tokenizer.json whose words no class of transformers has, alone in a folder."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    split, to_bytes = tokenizers.pre_tokenizers.Whitespace(), tokenizers.pre_tokenizers.ByteLevel
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [split, to_bytes(add_prefix_space=False, use_regex=False)]
+    )
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(["the cat sat 12345 times"] * 5, trainer)
+    folder.mkdir()
+    backend.save(str(folder / "tokenizer.json"))
+    return {"tokenizer_type": "HFTokenizer", "tokenizer_name_or_path": str(folder / "tokenizer.json")}
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+@pytest.mark.parametrize("beside", [None, {"model_max_length": 16}, {"tokenizer_class": "TokenizersBackend"}])
+def test_auto_tokenizer_gives_our_ids_beside_every_architecture(
+    model_type: str, beside: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    data = _own_rules(tmp_path / "own")
+    if beside is not None:
+        (tmp_path / "own" / "tokenizer_config.json").write_text(json.dumps(beside))
+    _written(data, tmp_path, model_type=model_type)
+    assert check_ids(build_tokenizer(DataConfig(**data)), tmp_path / "out") > 0
+
+
+def test_tokenizer_as_it_is_loads_with_trusted_code_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import AutoTokenizer, dynamic_module_utils
+
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "cache"))
+    data = _own_rules(tmp_path / "own")
+    _written(data, tmp_path, model_type="qwen2")
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert type(theirs).__name__ == "TokenizerAsItIs"
+    text = "the cat's 12345"
+    assert theirs(text)["input_ids"] == build_tokenizer(DataConfig(**data)).encode(text)
+
+
+def test_other_ids_are_refused(tmp_path: Path) -> None:
+    data = _own_rules(tmp_path / "own")
+    (tmp_path / "own" / "config.json").write_text('{"model_type": "qwen2"}')
+    with pytest.raises(CheckpointError, match=r"texts other ids than our tokenizer.*Qwen2Tokenizer"):
+        check_ids(build_tokenizer(DataConfig(**data)), tmp_path / "own")
+
+
+def test_bare_tokenizer_json_has_its_end_of_text_written(tmp_path: Path) -> None:
+    data = _own_rules(tmp_path / "own")
+    assert _written(data, tmp_path).token_ids["eos_token_id"] == build_tokenizer(DataConfig(**data)).eod_id == 0
+    assert _loaded(tmp_path / "out").eos_token_id == 0
+
+
+def test_byte_tokenizer_has_its_end_of_text_written(tmp_path: Path) -> None:
+    assert _written({"tokenizer_type": "ByteTokenizer"}, tmp_path).token_ids["eos_token_id"] == 256

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatron_ds.checkpoint import new_folder
 from megatron_ds.checkpoint.megatron import export_megatron, import_megatron
+from megatron_ds.checkpoint.megatron.classic_files import ClassicWriter
 from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.weights import ModelWeights, model_specs
 from megatron_ds.checkpoint.write import write_checkpoint
@@ -248,16 +250,24 @@ def test_export_of_bloom_with_another_epsilon_or_an_own_head_is_refused(tmp_path
 
 def test_export_into_a_folder_with_a_checkpoint_is_refused(tmp_path: Path) -> None:
     export_megatron(random_weights(), tmp_path, tp_size=4)
-    with pytest.raises(CheckpointError, match=r"latest_checkpointed_iteration\.txt is there already"):
-        export_megatron(random_weights(), tmp_path)
-    # What an interrupted export leaves has no tracker.
-    (tmp_path / "latest_checkpointed_iteration.txt").unlink()
-    with pytest.raises(CheckpointError, match="iter_0000000 is there already"):
+    with pytest.raises(CheckpointError, match="exists already, and nothing is overwritten"):
         export_megatron(random_weights(), tmp_path)
 
 
-def test_export_to_a_full_disk_names_the_file(tmp_path: Path) -> None:
-    # A file where a folder is needed fails as a full disk does.
+def test_export_that_was_killed_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a killed process leaves: its folder is neither renamed nor removed.
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(ClassicWriter, "_content", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr(new_folder.shutil, "rmtree", lambda *_, **__: None)
+        export_megatron(random_weights(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    killed_folder = next(tmp_path.iterdir())
+    killed_folder.rename(tmp_path / ".out.1.partial")  # another process
+    export_megatron(random_weights(), tmp_path / "out")
+    assert (tmp_path / "out" / "latest_checkpointed_iteration.txt").is_file()
+
+
+def test_export_over_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
-    with pytest.raises(CheckpointError, match=r"model_optim_rng\.pt can't be written"):
+    with pytest.raises(CheckpointError, match="out exists already"):
         export_megatron(random_weights(), tmp_path / "out")

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from megatron_ds.errors import CheckpointError, ConfigError, Problem, Source
+from megatron_ds.errors import CheckpointError, Problem, Source
 
 
 def check_output(output: Path) -> None:
     """Refuses a place where something is already.
 
     Raises:
-        ConfigError: `output` is a file, or a folder that is not empty.
+        CheckpointError: `output` is a file, or a folder that is not empty.
     """
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise ConfigError(
+        raise CheckpointError(
             Problem(
                 f"{output} exists already, and nothing is overwritten",
                 (Source("output", str(output), "--output"),),
