@@ -18,9 +18,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from megatron_ds.checkpoint.listed_file import load_listed
 from megatron_ds.checkpoint.manifest import Manifest
 from megatron_ds.checkpoint.names import Names
-from megatron_ds.checkpoint.safe_load import DEEPSPEED_CLASSES, load_file
+from megatron_ds.checkpoint.safe_load import DEEPSPEED_CLASSES
 from megatron_ds.checkpoint.zero_pieces import Kind, ZeroPieces
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
@@ -52,7 +53,7 @@ class DeepSpeedFiles:
         self._layout = manifest.layout
         self._names = Names(manifest)
         self._specs = {name: ShardSpec.from_json(spec) for name, spec in manifest.parameters.items()}
-        self._load = lru_cache(maxsize=None)(lambda name: load_file(folder / name, DEEPSPEED_CLASSES))
+        self._load = lru_cache(maxsize=None)(lambda name: load_listed(folder, name, manifest, DEEPSPEED_CLASSES))
         self._pieces = ZeroPieces(self._load, manifest.layout)
 
     def read(self, name: str, kind: Kind, tp_rank: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.mpu import ShardSpec
+from megatron_ds.utils.text import counted
 
 
 def description(checkpoint: CheckpointReader) -> dict[str, Any]:
@@ -51,11 +52,12 @@ def report(checkpoint: CheckpointReader, *, files: bool = False) -> Iterator[str
         files: a line for each file instead of a count by kind.
     """
     facts, model, layout = description(checkpoint), checkpoint.model, checkpoint.manifest.layout
-    yield f"{facts['folder']}: step {facts['step']}, {facts['progress']['consumed_samples']} samples consumed"
+    consumed = counted(facts["progress"]["consumed_samples"], "sample")
+    yield f"{facts['folder']}: step {facts['step']}, {consumed} consumed"
     yield f"  layout      {facts['layout']}; files of {'an engine' if facts['kind'] == 'deepspeed' else 'a tool'}"
     yield (
-        f"  model       {facts['num_parameters']:,} parameters: {model.num_layers} layers, hidden {model.hidden_size}, "
-        f"{model.num_attention_heads} heads, vocabulary {model.vocab_size}"
+        f"  model       {facts['num_parameters']:,} parameters: {counted(model.num_layers, 'layer')}, "
+        f"hidden {model.hidden_size}, {counted(model.num_attention_heads, 'head')}, vocabulary {model.vocab_size}"
     )
     yield f"  optimizer   {'fp32 weights and moments' if facts['has_optimizer'] else 'none: weights only'}"
     yield f"  files       {len(facts['files'])}, {facts['bytes'] / 1e6:,.1f} MB"

@@ -63,7 +63,11 @@ def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load
     if not folder.is_dir():
         raise CheckpointError(Problem(f"there is no folder {folder}", advice=f"check the path given to {option}"))
     if step is not None:
-        return _opened(folder, f"global_step{step}", f"step {step} is", "name a step that is there")
+        tag = f"global_step{step}"
+        if not any((folder / name).is_dir() for name in (tag, aside_tag(tag))):
+            message = f"{folder} holds no checkpoint of step {step}{_tags_hint(folder)}"
+            raise CheckpointError(Problem(message, advice="name a step that is there"))
+        return _opened(folder, tag, f"step {step} is", "name a step that is there")
     if (folder / MANIFEST_NAME).is_file():
         return _opened(folder.absolute().parent, folder.absolute().name, f"{option} names", "name another checkpoint")
     tracker = folder / LATEST
@@ -71,7 +75,7 @@ def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load
         raise CheckpointError(
             Problem(
                 f"{folder} holds no checkpoint: it has no file named {LATEST}{_tags_hint(folder)}",
-                advice=f"check the path given to {option}" + _OTHERWISE.get(option, ""),
+                advice=_advice_without_latest(folder, option),
             )
         )
     advice = f"write the name of a whole checkpoint into {tracker}"
@@ -82,6 +86,12 @@ def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load
             Problem(f"{tracker} can't be read ({error}){_tags_hint(folder)}", advice=advice)
         ) from error
     return _opened(folder, tag, f"{tracker} names", advice)
+
+
+def _advice_without_latest(folder: Path, option: str) -> str:
+    if _tags(folder):
+        return f"name one of them with --{'load-' if option == '--load' else ''}step, or write its name into latest"
+    return f"check the path given to {option}" + _OTHERWISE.get(option, "")
 
 
 def _opened(folder: Path, tag: str, origin: str, advice: str) -> FoundCheckpoint:
@@ -114,6 +124,17 @@ def _or_aside(folder: Path, tag: str) -> str:
 def point_latest_at(folder: Path, tag: str) -> None:
     """Makes `tag` the checkpoint that ``--load`` finds. Call it when all of its files are on disk."""
     replace_text(folder / LATEST, tag)
+
+
+def progress_of_load(run: RunConfig) -> dict[str, int]:
+    """Step and consumed samples that a run begins at; nothing where it begins anew, or its checkpoint is not whole."""
+    if run.checkpoint.load is None or run.checkpoint.finetune:
+        return {}
+    try:
+        progress = find_checkpoint(Path(run.checkpoint.load), run.checkpoint.load_step).manifest.progress
+    except CheckpointError:
+        return {}
+    return {name: progress[name] for name in ("step", "consumed_samples")}
 
 
 def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[FoundCheckpoint | None, list[Problem]]:
@@ -182,6 +203,8 @@ def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:
     the data, the learning rate from the schedule. Leaves out where to save and what to log.
     """
     before, now = _training_options(found.manifest.options), _training_options(run.model_dump())
+    for options, model in ((before, _model_of(found)), (now, run.model)):
+        options.update({f"model.{name}": value for name, value in _model_options(model).items()} if model else {})
     if now.get("data.eod_id") is None:
         before.pop("data.eod_id", None)  # asked for only where a switch needs it
     return [
@@ -189,6 +212,13 @@ def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:
         for name, value in now.items()
         if before.get(name, value) != value
     ]
+
+
+def _model_of(found: FoundCheckpoint) -> ModelConfig | None:
+    try:
+        return ModelConfig(**found.manifest.model)
+    except ValueError:
+        return None
 
 
 def _training_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
+from megatron_ds.checkpoint.safetensors_file import SafetensorsFile
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.errors import CheckpointError, Problem
-
-# Names in the safetensors format (huggingface/safetensors, README: "Format").
-_SAFETENSORS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
 def write_one_file(
@@ -51,40 +44,11 @@ def write_one_file(
         if path.suffix == ".pt":
             torch.save({name: weights.read(name).to(dtype) for name in watch(names)}, partial)
         else:
-            _write_safetensors(partial, weights, dtype, metadata or {}, watch)
+            with SafetensorsFile(partial, names, metadata) as file:
+                for name in watch(names):
+                    file.add(name, weights.read(name).to(dtype))
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         reason = error.strerror or str(error)
         raise CheckpointError(Problem(f"{path} can't be written: {reason}", advice="see that there is room")) from error
-
-
-def _write_safetensors(
-    path: Path,
-    weights: ModelWeights,
-    dtype: torch.dtype,
-    metadata: Mapping[str, str],
-    watch: Callable[[list[str]], Iterable[str]],
-) -> None:
-    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
-    offset = 0
-    for name, spec in weights.specs.items():
-        end = offset + math.prod(spec.full_shape) * dtype.itemsize
-        header[name] = {
-            "dtype": _SAFETENSORS[dtype],
-            "shape": list(spec.full_shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers are aligned
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for name in watch(list(weights.specs)):
-            file.write(_bytes(weights.read(name).to(dtype)))
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    array: NDArray[np.uint8] = tensor.contiguous().view(-1).view(torch.uint8).numpy()
-    return array.data

@@ -13,9 +13,9 @@ from pathlib import Path
 from torch import Tensor
 
 from megatron_ds.checkpoint.deepspeed_files import layer_file
+from megatron_ds.checkpoint.listed_file import load_listed
 from megatron_ds.checkpoint.manifest import Manifest
 from megatron_ds.checkpoint.names import Names
-from megatron_ds.checkpoint.safe_load import load_file
 from megatron_ds.checkpoint.zero_pieces import Kind
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ShardSpec
@@ -31,11 +31,12 @@ class ParameterFiles:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder = folder
+        self._manifest = manifest
         self._names = Names(manifest)
         self._tp_size = manifest.layout.tp_size
         self._specs = {name: ShardSpec.from_json(spec) for name, spec in manifest.parameters.items()}
         # Layers are read one after the other: the file of the last one is enough.
-        self._load = lru_cache(maxsize=2 * self._tp_size)(lambda name: load_file(folder / name))
+        self._load = lru_cache(maxsize=2 * self._tp_size)(lambda name: load_listed(folder, name, manifest))
 
     def read(self, name: str, kind: Kind, tp_rank: int) -> Tensor:
         """The shard of a parameter for a tensor-parallel rank.
@@ -48,7 +49,7 @@ class ParameterFiles:
                 weights = self._load(layer_file(self._names.layer(name), tp_rank))
                 weight: Tensor = weights[self._names.suffix(name)]
                 return weight.reshape(self._specs[name].local_shape(self._tp_size))
-            whole: Tensor = load_file(self._folder / parameter_file(name, kind))["param"]
+            whole: Tensor = load_listed(self._folder, parameter_file(name, kind), self._manifest)["param"]
             return self._specs[name].shard(whole.reshape(self._specs[name].full_shape), tp_rank, self._tp_size)
         except (LookupError, TypeError, AttributeError, RuntimeError, ValueError) as error:
             raise CheckpointError(

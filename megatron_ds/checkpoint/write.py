@@ -22,7 +22,10 @@ from megatron_ds.checkpoint.parameter_files import parameter_file
 from megatron_ds.checkpoint.weights import ModelWeights, layer_owners, model_specs
 from megatron_ds.checkpoint.zero_pieces import STATES, Kind
 from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.config.layout import layout_problems
 from megatron_ds.config.partition import even_counts, stage_bounds
+from megatron_ds.config.rules.common import PP, TP
+from megatron_ds.config.settings import Given
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ShardSpec, Topology
@@ -184,17 +187,5 @@ def _manifest(
 
 def _cut_problems(model: ModelConfig, tp_size: int, pp_size: int) -> list[Problem]:
     """Why a model can't be cut for so many ranks."""
-    groups = model.num_kv_heads
-    counts = {"num_attention_heads": model.num_attention_heads, "ffn_hidden_size": model.ffn_size}
-    problems = [
-        Problem(f"{name} {count} is not a multiple of the tensor-parallel size {tp_size}")
-        for name, count in counts.items()
-        if count % tp_size
-    ]
-    if groups % tp_size and tp_size % groups:
-        problems.append(
-            Problem(f"num_query_groups {groups} and the tensor-parallel size {tp_size}: neither divides the other")
-        )
-    if pp_size > model.num_layers:
-        problems.append(Problem(f"{model.num_layers} layers are fewer than {pp_size} pipeline stages"))
-    return problems
+    parallel = {TP: Given(tp_size, "the layout to write"), PP: Given(pp_size, "the layout to write")}
+    return layout_problems(model, "the checkpoint", parallel, Given(tp_size * pp_size, "TP x PP"))

@@ -18,6 +18,7 @@ from megatron_ds.errors import DataError, MegatronDsError, Problem
 from megatron_ds.generation.options import Completion
 from megatron_ds.generation.texts import new_text
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 _DESCRIPTION = (
     "Goes on with prompts. One process by default; under torchrun or deepspeed, processes beyond TP x PP are replicas "
@@ -61,8 +62,8 @@ def _show(completion: Completion, plan: Plan, output: Path | None) -> None:
     prompt, text = plan.prompts[request.prompt], new_text(completion, plan.tokenizer)
     sample = f", sample {request.sample + 1}" if plan.num_samples > 1 else ""
     end = "end of document" if completion.is_ended else "length"
-    count = len(completion.tokens)
-    logger.info("--- prompt %d%s: %d new tokens, ended by %s", request.prompt + 1, sample, count, end)
+    count = counted(len(completion.tokens), "new token")
+    logger.info("--- prompt %d%s: %s, ended by %s", request.prompt + 1, sample, count, end)
     logger.info("%s%s", prompt, text)
     if output is not None:
         record = {

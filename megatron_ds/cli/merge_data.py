@@ -17,6 +17,7 @@ from megatron_ds.data.token_info import (
 )
 from megatron_ds.errors import ConfigError, DataError, MegatronDsError, Problem
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 
 def main(argv: Sequence[str]) -> None:
@@ -52,9 +53,7 @@ def main(argv: Sequence[str]) -> None:
             put_pairs_in_place([(builder, info)])
         finally:
             builder.abort()
-    logger.info(
-        "%s: %d documents, %d tokens of %s", builder.prefix, builder.num_documents, builder.num_tokens, builder.dtype
-    )
+    logger.info("%s: %s", builder.prefix, builder.size_text())
 
 
 def _check_output(prefixes: Sequence[str], output_prefix: str) -> None:
@@ -94,7 +93,7 @@ def _read_infos(inputs: Sequence[IndexedDataset]) -> list[tuple[str, TokenInfo |
     infos = [(indexed.prefix, read_token_info(indexed.prefix)) for indexed in inputs]
     for indexed, (prefix, info) in zip(inputs, infos, strict=True):
         if info is not None and (info.documents, info.tokens) != (indexed.num_documents, indexed.num_tokens):
-            found = f"says {info.documents} documents and {info.tokens} tokens"
+            found = f"says {counted(info.documents, 'document')} and {counted(info.tokens, 'token')}"
             has = f"{prefix}.bin and .idx have {indexed.num_documents} and {indexed.num_tokens}"
             raise DataError(
                 Problem(

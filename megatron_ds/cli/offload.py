@@ -1,4 +1,4 @@
-"""Looks whether this machine has what offload needs: a folder on a disk, and tools to compile DeepSpeed's code."""
+"""Looks whether this machine has what offload needs: a folder on a disk, tools to compile DeepSpeed's code, no lock."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from megatron_ds.cli.compile_locks import left_locks
 from megatron_ds.errors import Problem, Source
 
 _BLOCKS = ("offload_optimizer", "offload_param")
@@ -41,6 +42,7 @@ def machine_problems(deepspeed_config: Mapping[str, Any], environ: Mapping[str, 
         problems += _tool_problems(compiler, what)
         if async_io and not problems:
             problems += _libaio_problems(compiler, environ)
+        problems += left_locks(["cpu_adam"] * adam + ["async_io"] * async_io, environ)
     return problems
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from megatron_ds.config.catalog import Option, all_options, convert_text
 from megatron_ds.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 def add_option(parser: argparse._ActionsContainer, path: str) -> None:
@@ -34,7 +38,15 @@ def _converter(option: Option) -> Callable[[str], Any]:
 
 
 class ToolParser(argparse.ArgumentParser):
-    """A parser for tools that a launcher may start: what is wrong is a `ConfigError`, told once for all processes."""
+    """A parser for tools that a launcher may start: one process tells how they are used, and what is wrong.
+
+    What is wrong is a `ConfigError`, which is told once for all processes.
+    """
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Prints the help in the first process only."""
+        if os.environ.get("RANK", "0") == "0":
+            super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         """Raises instead of printing the usage and ending the process."""

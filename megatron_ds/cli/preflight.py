@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, training_order_problems
+from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, progress_of_load, training_order_problems
 from megatron_ds.checkpoint.schedule import saved_schedule, schedule_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.cli.offload import machine_problems
@@ -37,7 +38,7 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     problems = [*check_versions(), *launch_problems(environ), *problems]
     if resolved is None:
         raise ConfigError(problems)
-    resolved, tokenizer_problems, data_problems = check_run_data(resolved)
+    resolved, tokenizer_problems, data_problems = check_run_data(resolved, progress_of_load(resolved.run))
     run = resolved.run
     problems += tokenizer_problems + data_problems
     problems += machine_problems(resolved.deepspeed, environ)
@@ -55,8 +56,14 @@ def preflight(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Resolved
     return resolved, found
 
 
-def check_run_data(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem], list[Problem]]:
+def check_run_data(
+    resolved: ResolvedRun, progress: Mapping[str, int] = MappingProxyType({})
+) -> tuple[ResolvedRun, list[Problem], list[Problem]]:
     """Checks tokenizer and data of a run that is to be started, or only looked at.
+
+    Args:
+        resolved: the run.
+        progress: step and consumed samples that it begins at.
 
     Returns:
         The run with what it needs to know of the tokenizer, the tokenizer's problems, and those of the data.
@@ -64,7 +71,10 @@ def check_run_data(resolved: ResolvedRun) -> tuple[ResolvedRun, list[Problem], l
     resolved, fingerprint, tokenizer_problems = _with_tokenizer(resolved)
     run = resolved.run
     data_problems = check_data(
-        run.data, seq_length=run.model.seq_length, samples=samples_needed(run), vocab_size=run.model.vocab_size
+        run.data,
+        seq_length=run.model.seq_length,
+        samples=samples_needed(run, **progress),
+        vocab_size=run.model.vocab_size,
     )
     if fingerprint is not None and not data_problems:
         try:

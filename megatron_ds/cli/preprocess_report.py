@@ -10,6 +10,7 @@ from megatron_ds.data.indexed_dataset import idx_path
 from megatron_ds.data.write_tokens import Builders, Totals
 from megatron_ds.errors import Problem
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 
 def tell_of_earlier(output_prefix: str, prefixes: Sequence[str]) -> None:
@@ -28,9 +29,11 @@ def tell_of_earlier(output_prefix: str, prefixes: Sequence[str]) -> None:
 def no_text(key: str, totals: Totals) -> Problem:
     """The problem of an input that has nothing under a key."""
     num_bad = totals.bad.total()
-    what = f"all of its {totals.num_lines} lines are empty" if totals.num_lines else "it is empty"
+    what = f"all of its {totals.num_lines} lines are empty" if totals.num_lines > 1 else "it is empty"
     if num_bad:
-        what = f"of its {totals.num_lines} lines {num_bad} are bad ({_counts(totals.bad)}) and the others empty"
+        bad = f"{num_bad} {'is' if num_bad == 1 else 'are'} bad ({_counts(totals.bad)})"
+        others = " and the others empty" if totals.num_lines > num_bad else ""
+        what = f"of its {counted(totals.num_lines, 'line')} {bad}{others}"
     first = f"; the first: {totals.first_bad}" if num_bad else ""
     return Problem(
         f"the input has no text under {key!r}: {what}{first}",
@@ -45,18 +48,11 @@ def _counts(bad: Counter[str]) -> str:
 def report(builders: Builders, totals: Totals, seconds: float) -> None:
     """Tells what was written, what was left out, and how fast it went."""
     if totals.bad:
-        logger.warning(
-            "%d bad lines skipped: %s; the first: %s", totals.bad.total(), _counts(totals.bad), totals.first_bad
-        )
+        lines = counted(totals.bad.total(), "bad line")
+        logger.warning("%s skipped: %s; the first: %s", lines, _counts(totals.bad), totals.first_bad)
     for key, builder in builders.items():
         if totals.num_empty[key]:
-            logger.warning("%d empty documents skipped under %r", totals.num_empty[key], key)
-        logger.info(
-            "%s: %d documents, %d tokens of %s",
-            builder.prefix,
-            builder.num_documents,
-            builder.num_tokens,
-            builder.dtype,
-        )
+            logger.warning("%s skipped under %r", counted(totals.num_empty[key], "empty document"), key)
+        logger.info("%s: %s", builder.prefix, builder.size_text())
     num_bytes = totals.num_bytes
     logger.info("%.1f MB in %.1f s, %.1f MB/s", num_bytes / 1e6, seconds, num_bytes / 1e6 / seconds)

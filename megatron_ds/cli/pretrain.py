@@ -70,11 +70,15 @@ def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator
 
 
 def _print_what_is_known(argv: Sequence[str]) -> None:
-    """What ``--print-config`` can tell of a run that has problems, of its options or others."""
+    """The notes on a run that has problems, of its options or others, and what ``--print-config`` can tell of it."""
     known = draft(argv, os.environ)
+    resolved, problems = collect(argv, os.environ)
+    complete = None if problems else resolved
     if known.print_config:
-        resolved, problems = collect(argv, os.environ)
-        logger.info("%s\n", describe_draft(known) if resolved is None or problems else describe(resolved))
+        logger.info("%s\n", describe_draft(known) if complete is None else describe(complete))
+        return
+    for note in known.notes if complete is None else complete.notes:
+        logger.info(note)
 
 
 if __name__ == "__main__":

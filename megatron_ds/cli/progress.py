@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from megatron_ds.data.write_tokens import Advance
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 
 class _QuietBar(tqdm):  # type: ignore[misc]
@@ -79,7 +80,7 @@ class Progress:
     def _line(self) -> str:
         bytes_per_second = self._num_bytes / self._seconds()
         parts = [
-            f"{self._num_lines} documents",
+            counted(self._num_lines, "document"),
             f"{self._num_bytes / 1e6:.1f} MB",
             f"{bytes_per_second / 1e6:.1f} MB/s",
             f"{self._tokens_per_second() / 1e6:.2f}M tokens/s",

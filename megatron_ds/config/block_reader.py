@@ -9,7 +9,7 @@ from typing import Any
 from megatron_ds.config.catalog import all_options, block_classes, check_text, convert_json
 from megatron_ds.config.files import ConfigFile, read_model_preset
 from megatron_ds.config.other_names import advice_for, renamed
-from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
+from megatron_ds.config.settings import PRESET_ORIGIN, Given, wrong_option_value, wrong_value
 from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.utils.text import quoted
@@ -160,7 +160,7 @@ def read_preset(preset: Given) -> tuple[dict[str, Given], list[Problem], str]:
     _read_options(block, "model", file.content, "model")
     if block.preset is not None:
         block.problems.append(Problem(f"{file.label}: a model preset can't name another preset"))
-    origin = f"preset {file.label.removesuffix('.json')}"
+    origin = f"{PRESET_ORIGIN}{file.label.removesuffix('.json')}"
     options = {path: Given(given.value, origin) for path, given in block.options.items()}
     problems = [
         replace(

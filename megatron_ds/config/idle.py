@@ -31,6 +31,8 @@ class _Idle:
 _DYNAMIC_SCALE = tuple(
     f"training.{name}" for name in ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
 )
+# What Llama 3's scaling of positions needs to know besides its factor.
+_STRETCH = ("low_freq_factor", "high_freq_factor", "original_max_positions")
 _OF_LOAD = tuple(
     f"checkpoint.{name}"
     for name in (
@@ -137,6 +139,21 @@ _TABLE: tuple[_Idle, ...] = (
         lambda s: (s.value("model.window_size") or 0) >= (s.value("model.seq_length") or math.inf),
         "with samples no longer than the window",
     ),
+    _Idle(
+        ("model.use_rope_scaling", *(f"model.rope_{name}" for name in _STRETCH)),
+        lambda s: bool(s.value("model.use_rope_scaling") and s.value("model.rope_scaling_factor") == 1),
+        "with rope_scaling_factor 1: no wavelength is stretched",
+    ),
+    _Idle(
+        ("model.rotary_seq_len_interpolation_factor",),
+        lambda s: bool(s.value("model.rotary_seq_len_interpolation_factor") == 1),
+        "at 1: positions are divided by it",
+    ),
+    _Idle(
+        ("model.prefix_lm",),
+        lambda s: bool(s.value("model.seq_length") == 1),
+        "with samples of one token",
+    ),
     _Idle(("logging.wandb_exp_name",), lambda s: s.value("logging.wandb_project") is None, "without wandb_project"),
     _Idle(("training.eval_interval",), lambda s: s.value("training.eval_iters") == 0, "with eval_iters 0"),
     _Idle(
@@ -145,7 +162,11 @@ _TABLE: tuple[_Idle, ...] = (
         f"without any of {', '.join(DOCUMENT_OPTIONS)}",
     ),
     _Idle(("data.split",), lambda s: bool(_own_paths(s)), "without data_path: other options say what is training data"),
-    _Idle(_OF_LOAD, lambda s: s.value("checkpoint.load") is None, "without load"),
+    _Idle(
+        tuple(path for path in _OF_LOAD if path not in ("checkpoint.finetune", "checkpoint.load_step")),
+        lambda s: s.value("checkpoint.load") is None,
+        "without load",
+    ),
     _Idle(
         tuple(path for path in _OF_LOAD if path not in ("checkpoint.finetune", "checkpoint.load_step")),
         lambda s: bool(s.value("checkpoint.load") is not None and s.value("checkpoint.finetune")),

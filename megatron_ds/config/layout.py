@@ -17,9 +17,9 @@ from megatron_ds.config.rules.parallel import (
 )
 from megatron_ds.config.settings import Given, Settings
 from megatron_ds.errors import Problem
+from megatron_ds.utils.text import counted
 
 _TP_RULES = (tp_divides_heads, tp_divides_ffn, tp_fits_groups, padded_vocabulary_is_shared_evenly)
-_OTHER_RULES = (processes_hold_whole_models, stages_have_layers)
 
 
 def layout_problems(
@@ -37,10 +37,14 @@ def layout_problems(
     options = model.model_dump(exclude_defaults=True)
     given = {f"model.{name}": Given(value, model_origin) for name, value in options.items()}
     settings = Settings({**given, **parallel}, processes.value, processes.origin)
-    problems = [problem for rule in _OTHER_RULES for problem in rule(settings)]
-    # The rules' own advice is to make another model.
-    advice = f"this model can be cut over {_listed(_tp_sizes(settings))} tensor-parallel ranks"
-    return problems + [replace(problem, advice=advice) for problem in _tp_problems(settings)]
+    # The rules' own advice is to make another model, or to count layers out, which only training can.
+    few_layers = f"this model fills at most {counted(model.num_layers, 'pipeline stage')}"
+    ranks = f"this model can be cut over {_listed(_tp_sizes(settings))} tensor-parallel ranks"
+    return [
+        *processes_hold_whole_models(settings),
+        *(replace(problem, advice=few_layers) for problem in stages_have_layers(settings)),
+        *(replace(problem, advice=ranks) for problem in _tp_problems(settings)),
+    ]
 
 
 def _tp_problems(settings: Settings) -> list[Problem]:

@@ -12,6 +12,8 @@ from megatron_ds.errors import Problem, Source
 from megatron_ds.utils.text import counted, quoted, value_text
 
 DEFAULT_ORIGIN = "default"
+# How the origin of a value from a model preset begins; the preset's name follows.
+PRESET_ORIGIN = "preset "
 
 # Characters of a value that a message shows at most.
 _LONGEST = 100

@@ -176,12 +176,12 @@ def too_small(blend: Blend, indexed: Mapping[str, IndexedDataset], seq_length: i
         where = f"{part.start:.4g}:{part.end:.4g} of {part.prefix}"
         num_documents = indexed[part.prefix].num_documents
         if first == end and num_documents:
-            message = f"the {blend} set has none of the {num_documents} documents of {part.prefix}"
+            message = f"the {blend} set has none of the {counted(num_documents, 'document')} of {part.prefix}"
             advice = f"it is the share {part.start:.4g}:{part.end:.4g}: give it a larger one, or use more documents"
         else:
             message = (
-                f"dataset has {num_tokens} tokens, needs at least {seq_length + 1}: the {blend} set ({where}) is "
-                f"shorter than one sample of seq_length {seq_length} + 1 tokens"
+                f"dataset has {counted(num_tokens, 'token')}, needs at least {seq_length + 1}: the {blend} set "
+                f"({where}) is shorter than one sample of seq_length {seq_length} + 1 tokens"
             )
             advice = "use more data, a smaller --seq-length, or a larger share of it"
         if blend.split == "valid":

@@ -12,6 +12,7 @@ from megatron_ds.data.samples import SampleCounts
 from megatron_ds.data.sources import parse_sources
 from megatron_ds.data.token_info import TokenInfo, read_token_info
 from megatron_ds.errors import DataError, MegatronDsError, Problem, Source
+from megatron_ds.utils.text import counted
 
 if TYPE_CHECKING:
     from megatron_ds.config.blocks import DataConfig
@@ -121,7 +122,7 @@ def _check_eod(indexed: IndexedDataset, data: DataConfig) -> list[Problem]:
     return [
         Problem(
             f"{bin_path(indexed.prefix)} has no end-of-document token (id {data.eod_id}): none of its first "
-            f"{len(ends)} documents ends with it",
+            f"{counted(len(ends), 'document')} ends with it",
             advice=f"preprocess with --append-eod, correct --eod-id, or leave out {flags}",
         )
     ]

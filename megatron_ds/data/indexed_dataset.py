@@ -25,6 +25,7 @@ from megatron_ds.data.indexed_format import (
 )
 from megatron_ds.data.replace_files import NewFile, put_in_place, temporary_suffix
 from megatron_ds.errors import DataError, Problem
+from megatron_ds.utils.text import counted
 
 Array = NDArray[Any]
 
@@ -241,6 +242,11 @@ class IndexedDatasetBuilder:
     def num_documents(self) -> int:
         """Documents so far."""
         return self._sequences.count
+
+    def size_text(self) -> str:
+        """How much there is so far: ``1 document, 340 tokens of uint16``."""
+        documents, tokens = counted(self.num_documents, "document"), counted(self.num_tokens, "token")
+        return f"{documents}, {tokens} of {self.dtype}"
 
     def __enter__(self) -> IndexedDatasetBuilder:
         return self

@@ -27,10 +27,18 @@ class SampleCounts:
         return {"train": self.train, "valid": self.valid, "test": self.test}[split]
 
 
-def samples_needed(run: RunConfig) -> SampleCounts:
-    """Samples that a run draws from each set over its whole length."""
+def samples_needed(run: RunConfig, *, step: int = 0, consumed_samples: int = 0) -> SampleCounts:
+    """Samples that a run draws from each set over its whole length.
+
+    Args:
+        run: the run.
+        step: optimizer steps done before it: steps before a checkpoint may have had another batch size.
+        consumed_samples: training samples used in them.
+    """
     evaluation = run.training.eval_iters * run.global_batch_size
-    return SampleCounts(train=run.training.train_iters * run.global_batch_size, valid=evaluation, test=evaluation)
+    steps_to_go = max(0, run.training.train_iters - step)
+    train = consumed_samples + steps_to_go * run.global_batch_size
+    return SampleCounts(train=train, valid=evaluation, test=evaluation)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A rank that fails breaks the connections of the ranks that wait for it. These fail a moment later, and a launcher
 might take the code of any of them. So the first rank to fail writes its code into the store where the ranks have met,
-and the others end with that code.
+and the others end with that code. A rank that is killed writes nothing: then a rank that has lost a connection to it
+writes that, after a wait.
 """
 
 from __future__ import annotations
@@ -30,25 +31,53 @@ class Failure:
     Attributes:
         rank: that failed.
         exit_code: it ends with.
+        is_cause: False where it only lost a connection, and no other rank had told why.
     """
 
     rank: int
     exit_code: int
+    is_cause: bool = True
+
+    def to_text(self) -> str:
+        """For the store."""
+        return f"{self.rank} {self.exit_code} {int(self.is_cause)}"
+
+    @classmethod
+    def from_text(cls, text: str) -> Failure:
+        """What `to_text` made."""
+        rank, exit_code, is_cause = map(int, text.split())
+        return cls(rank, exit_code, bool(is_cause))
 
 
 class PeerError(MegatronDsError):
     """Another rank failed first; this one ends with its code."""
 
     def __init__(self, first: Failure, error: Exception) -> None:
-        text = str(error) if isinstance(error, MegatronDsError) else f"{type(error).__name__}: {error}"
-        here = text.splitlines()[0]
         super().__init__(
             Problem(
                 f"rank {first.rank} failed first, with exit code {first.exit_code}; its message tells why",
-                advice=f"here it showed as {here}",
+                advice=f"here it showed as {_first_line(error)}",
             )
         )
         self.exit_code = first.exit_code
+
+
+class LostPeerError(MegatronDsError):
+    """A connection to another rank broke, and no rank has told why."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            Problem(
+                "the connection to another rank broke, and no rank has told why: one of them may have been killed",
+                advice="look for a rank that ended without a message (exit code -9 or 137: killed, most often for want "
+                f"of memory) and for a host that is gone; here it showed as {_first_line(error)}",
+            )
+        )
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error) if isinstance(error, MegatronDsError) else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0]
 
 
 @contextmanager
@@ -57,13 +86,16 @@ def failing_together() -> Iterator[None]:
 
     Raises:
         PeerError: another rank failed before this one.
+        LostPeerError: another rank is gone, and no rank has told why.
     """
     try:
         yield
     except Exception as error:
         first = _first_failure(error)
-        if first is not None:
+        if first is not None and first.is_cause:
             raise PeerError(first, error) from error
+        if lost_a_peer(error):
+            raise LostPeerError(error) from error
         raise
 
 
@@ -72,6 +104,7 @@ def raise_if_peer_failed() -> None:
 
     Raises:
         PeerError: another rank has failed.
+        LostPeerError: another rank has lost the connection to one that told nothing.
         TrainingError: rank 0 is gone.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
@@ -80,8 +113,8 @@ def raise_if_peer_failed() -> None:
     try:
         store = _store()
         if store.check([_key()]):
-            rank, exit_code = store.get(_key()).decode().split()
-            raise PeerError(Failure(int(rank), int(exit_code)), waiting)
+            first = Failure.from_text(store.get(_key()).decode())
+            raise PeerError(first, waiting) if first.is_cause else LostPeerError(waiting)
     except (OSError, DistError) as error:
         raise TrainingError("rank 0 is gone, while this one waited for the others") from error
 
@@ -96,15 +129,14 @@ def _first_failure(error: Exception) -> Failure | None:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return None
     code = error.exit_code if isinstance(error, MegatronDsError) else 1
-    own = Failure(int(os.environ["RANK"]), code)
+    own = Failure(int(os.environ["RANK"]), code, is_cause=not lost_a_peer(error))
     try:
         store = _store()
         # A lost connection is no cause: whoever closed it may be about to tell why.
-        deadline = time.monotonic() + (_SECONDS_FOR_CAUSE if lost_a_peer(error) else 0.0)
+        deadline = time.monotonic() + (0.0 if own.is_cause else _SECONDS_FOR_CAUSE)
         while not store.check([_key()]) and time.monotonic() < deadline:
             time.sleep(0.05)
-        rank, exit_code = store.compare_set(_key(), "", f"{own.rank} {own.exit_code}").split()
-        first = Failure(int(rank), int(exit_code))
+        first = Failure.from_text(store.compare_set(_key(), "", own.to_text()).decode())
     except (OSError, DistError):
         # Rank 0 held the store and is gone, so it failed first. The launcher knows its code.
         time.sleep(_SECONDS_FOR_CAUSE)

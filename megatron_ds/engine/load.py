@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.checkpoint.zero_pieces import MOMENTS, Kind
+from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit, shard_spec
 
 
@@ -37,6 +38,8 @@ class ShardReader:
 
     def __call__(self, name: str, kind: Kind, parameter: nn.Parameter) -> Tensor:
         """This rank's shard of a parameter or of one of its states, in the parameter's own shape."""
+        if kind == "weights" and parameter.dtype != COMPUTE_DTYPES[self.checkpoint.manifest.layout.precision]:
+            kind = "fp32"  # rounding once, to this run's precision
         return self.checkpoint.shard(name, kind, shard_spec(parameter), self.mpu.tp_rank, self.mpu.tp_size)
 
 

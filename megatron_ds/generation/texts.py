@@ -11,6 +11,7 @@ from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.generation.options import Completion
 from megatron_ds.tokenizers import Tokenizer
+from megatron_ds.utils.text import counted
 
 _DEFAULT_NEW_TOKENS = 64
 
@@ -119,7 +120,7 @@ def length_problems(
     room = model.num_positions - length
     return [
         Problem(
-            f"prompt {longest + 1} has {length} tokens, and with {max_new_tokens} new ones more than the "
+            f"prompt {longest + 1} has {counted(length, 'token')}, and with {max_new_tokens} new ones more than the "
             f"{model.num_positions} positions that the model has learned",
             (
                 Source("max_new_tokens", str(max_new_tokens), "--max-new-tokens"),

@@ -66,7 +66,7 @@ class Recompute:
         elif self.num_layers == 1:
             parts = ["the first layer of each stage"]
         else:
-            parts = [f"the first {self.num_layers} layers of each stage"]
+            parts = [f"the first {self.num_layers} layers of each stage, or all that it has"]
         parts += ["inputs cut over tensor-parallel ranks"] if self.distribute_saved else []
         parts += ["inputs in host memory"] if self.in_cpu else []
         return ", ".join(parts)

@@ -12,6 +12,7 @@ from typing import Any
 
 from megatron_ds.training.run_folder import set_aside, writing_into
 from megatron_ds.utils.logging import logger
+from megatron_ds.utils.text import counted
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -235,4 +236,4 @@ def _drop_later_lines(path: Path, last_step: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
-    logger.info("%s: dropped %d lines after step %d", path, len(lines) - len(kept), last_step)
+    logger.info("%s: dropped %s after step %d", path, counted(len(lines) - len(kept), "line"), last_step)

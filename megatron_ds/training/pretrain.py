@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options
+from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options, progress_of_load
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.checkpoint.run_lock import RunLock
 from megatron_ds.config import ResolvedRun, write_resolved
@@ -126,7 +126,7 @@ def _datasets(run: RunConfig, joined: Joined) -> GptDatasets:
         run.data,
         seq_length=run.model.seq_length,
         seed=run.training.seed,
-        samples=samples_needed(run),
+        samples=samples_needed(run, **progress_of_load(run)),
         is_builder=os.environ["LOCAL_RANK"] == "0",
         # No collective: indexing may take longer than one waits.
         wait=partial(wait_for_all, joined.store, "sample indices"),
@@ -155,7 +155,7 @@ def _what_was_loaded(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint
         schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
         rate = schedule.learning_rate(progress.step - progress.skipped_steps + 1)
         yield (
-            f"{where}: step {progress.step}, {progress.consumed_samples} samples consumed, "
+            f"{where}: step {progress.step}, {counted(progress.consumed_samples, 'sample')} consumed, "
             f"next learning rate {rate:.2e}"
         )
         if options.no_load_optim or not saved.has_optimizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from megatron_ds.checkpoint.hashed_file import FileRecord
 from megatron_ds.checkpoint.pending import WrittenFiles
 from megatron_ds.errors import Problem
 
-RECORD = FileRecord(3, "ab" * 32)
+RECORD = FileRecord(3, "ab" * 32, "cd" * 32)
 MODEL = {"num_layers": 1, "hidden_size": 8, "num_attention_heads": 2, "seq_length": 4}
 
 
@@ -33,7 +34,7 @@ def test_commit_lists_the_files_of_all_ranks_and_moves_latest(tmp_path: Path) ->
     assert _commit(tmp_path) is None
     found = find_checkpoint(tmp_path)
     assert found.tag == "global_step4"
-    assert found.manifest.files == {name: {"bytes": 3, "sha256": "ab" * 32} for name in ("a/two.pt", "one.pt")}
+    assert found.manifest.files == {name: asdict(RECORD) for name in ("a/two.pt", "one.pt")}
 
 
 def test_commit_of_what_a_rank_could_not_write_removes_it_and_names_the_checkpoint_before(tmp_path: Path) -> None:

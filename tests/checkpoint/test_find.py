@@ -107,7 +107,7 @@ def test_load_step_takes_that_step_and_names_the_others_where_it_is_missing(tmp_
     assert (found.tag, problems) == ("global_step2", [])
     found, problems = checkpoint_problems(_run("--load", str(tmp_path), "--load-step", "3"), {})
     assert found is None
-    assert "step 3 is 'global_step3'" in problems[0].message
+    assert "holds no checkpoint of step 3" in problems[0].message
     assert "global_step2, global_step4" in problems[0].message
 
 

@@ -16,6 +16,12 @@ from megatron_ds.checkpoint.hashed_file import FileRecord, HashedFile, replace_t
 PIECES = [b"a", random.Random(0).randbytes(3 * 2**20 + 1), b"", b"bc" * 1000, random.Random(1).randbytes(2**20)]
 
 
+def _sample(content: bytes) -> str:
+    length, middle = 2**16, (len(content) - 2**16) // 2
+    pieces = content[:length], content[middle : middle + length], content[-length:]
+    return hashlib.sha256(b"".join(pieces)).hexdigest()
+
+
 @pytest.mark.parametrize("kind", [bytes, memoryview])
 def test_record_is_that_of_the_file_on_disk(kind: type, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -24,7 +30,7 @@ def test_record_is_that_of_the_file_on_disk(kind: type, tmp_path: Path) -> None:
         record = file.complete()
     content = b"".join(PIECES)
     assert path.read_bytes() == content
-    assert record == FileRecord(len(content), hashlib.sha256(content).hexdigest())
+    assert record == FileRecord(len(content), hashlib.sha256(content).hexdigest(), _sample(content))
 
 
 @pytest.mark.parametrize("size", [1, 2**23], ids=["small", "large"])

@@ -17,6 +17,7 @@ from megatron_ds.checkpoint.reader import open_checkpoint
 from megatron_ds.checkpoint.safe_load import Attributes, load_file
 from megatron_ds.cli.checkpoint_tools import main
 from megatron_ds.errors import CheckpointError
+from tests.checkpoint.listing import list_anew
 from tests.dist.pool import run_ranks
 
 
@@ -114,6 +115,7 @@ def test_checkpoint_with_such_a_file_is_refused_by_a_run_and_by_every_tool(name:
     content = torch.load(path, weights_only=False)
     content["more"] = _Touches(tmp_path / "ran")
     torch.save(content, path)
+    list_anew(path.parent, path)
 
     assert any("it names posix.system" in each for each in run_ranks(case.world_size, _load, case=case, folder=folder))
     with pytest.raises(CheckpointError, match=r"posix\.system"):

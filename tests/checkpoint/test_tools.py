@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from megatron_ds.checkpoint.zero_pieces import STATES
 from megatron_ds.cli.checkpoint_tools import main
 from megatron_ds.engine.weights import full_weights
 from megatron_ds.errors import CheckpointError
+from tests.checkpoint.listing import list_anew
 from tests.dist.pool import run_ranks
 
 CASE = Case(tp=2, pp=2, dp=2, zero=1, precision="bf16", more=MODELS["Llama 3.1"], tied=False)
@@ -87,7 +89,8 @@ def test_reshard_that_does_not_divide_is_refused_with_both_numbers(trained, tmp_
     folder, _ = trained
     with pytest.raises(CheckpointError) as caught:
         main(["reshard", "--input", str(folder), "--output", str(tmp_path / "new"), "--target-tp", "3"])
-    assert "num_attention_heads 4 is not a multiple of the tensor-parallel size 3" in str(caught.value)
+    assert "num_attention_heads 4 is not a multiple of tensor_model_parallel_size 3" in str(caught.value)
+    assert "this model can be cut over 1, 2 or 4 tensor-parallel ranks" in str(caught.value)
     assert not (tmp_path / "new").exists()
 
 
@@ -122,6 +125,7 @@ def test_diff_names_what_differs_and_by_how_much(trained, tmp_path, capsys):
     content = torch.load(file)
     content["param"][0, 0] += 0.5
     torch.save(content, file)
+    list_anew(open_checkpoint(tmp_path).folder, file)
     assert _code_of("diff", folder, tmp_path) == 1
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
@@ -160,7 +164,7 @@ def test_verify_names_the_bad_file(trained, tmp_path, capsys, damage, words):
         weights = torch.load(file)
         weights["input_layernorm.weight"][3] = float("nan") if damage == "nan" else 7.0
         torch.save(weights, file)
-        _list_anew(checkpoint, file)
+        list_anew(checkpoint, file)
         named = file.name if damage == "nan" else "layers.0.input_layernorm.weight"
     assert _code_of("verify", "--input", tmp_path) == 1
     (line,) = capsys.readouterr().out.splitlines()
@@ -168,10 +172,21 @@ def test_verify_names_the_bad_file(trained, tmp_path, capsys, damage, words):
     assert words in line
 
 
-def _list_anew(checkpoint: Path, file: Path) -> None:
-    """Lists a file as it is now, as if it had been saved so."""
-    from megatron_ds.checkpoint.verify import sha256_of
-
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    manifest["files"][file.name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+@pytest.mark.parametrize("files", ["states of another rank", "weights of another step"])
+def test_files_that_belong_elsewhere_are_refused_by_name(trained, tmp_path, files):
+    folder, _ = trained
+    checkpoint = tmp_path / "global_step2"
+    shutil.copytree(open_checkpoint(folder).folder, checkpoint)
+    names = [f"bf16_zero_pp_rank_0_mp_rank_0{rank}_optim_states.pt" for rank in (0, 1)]
+    if files == "states of another rank":
+        shutil.copy(checkpoint / names[1], checkpoint / names[0])
+        changed = names[0]
+    else:
+        changed = "layer_02-model_00-model_states.pt"
+        weights = torch.load(checkpoint / changed)
+        torch.save({name: tensor + 1 for name, tensor in weights.items()}, checkpoint / changed)
+    for command in (["reshard", "--output", str(tmp_path / "new")], ["to-fp32", "--output", str(tmp_path / "a.pt")]):
+        if command[0] == "to-fp32" and changed != names[0]:
+            continue  # it does not open that file
+        with pytest.raises(CheckpointError, match=f"{changed} is not the file that was saved"):
+            main([command[0], "--input", str(checkpoint), *command[1:]])

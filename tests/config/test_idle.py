@@ -65,6 +65,15 @@ def idle(argv, device="cpu", world_size=1):
             ["--fp32-residual-connection"],
             "--fp32-residual-connection has no effect without bf16 or fp16: everything is fp32",
         ),
+        (
+            ["--position-embedding-type", "rope", "--use-rope-scaling", "--rope-scaling-factor", "1"],
+            "--use-rope-scaling has no effect with rope_scaling_factor 1: no wavelength is stretched",
+        ),
+        (
+            ["--position-embedding-type", "rope", "--rotary-seq-len-interpolation-factor", "1"],
+            "--rotary-seq-len-interpolation-factor has no effect at 1: positions are divided by it",
+        ),
+        (["--prefix-lm", "--seq-length", "1"], "--prefix-lm has no effect with samples of one token"),
         (["--window-size", "16"], "--window-size has no effect with samples no longer than the window"),
         (["--eval-interval", "5", "--eval-iters", "0"], "--eval-interval has no effect with eval_iters 0"),
         (

@@ -46,6 +46,12 @@ def test_layout_that_does_not_fit_is_refused_by_every_rule(
         assert problem.advice
 
 
+def test_advice_on_stages_is_no_option_of_training() -> None:
+    (problem,) = _problems(1, 4, 4)
+    assert problem.advice == "this model fills at most 3 pipeline stages"
+    assert "--pp-partition-method" not in problem.message
+
+
 def test_advice_names_the_tensor_parallel_sizes_of_the_model() -> None:
     (problem,) = _problems(6, 1, 6, num_query_groups=4)
     assert problem.advice == "this model can be cut over 1, 2 or 4 tensor-parallel ranks"

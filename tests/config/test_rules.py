@@ -41,7 +41,6 @@ BROKEN = {
         1,
         ["pad_vocab_size_to 256 is less than the vocabulary of 257 ids", "use 257 or more"],
     ),
-    "layers_1_pp_2": ([PP, "2"], {"num_layers": "1"}, 2, ["1 transformer layer can't fill 2 pipeline stages"]),
     "ranks_6_tp_4": ([TP, "4"], {}, 6, ["6 processes", "TP 4 x PP 1 = 4", "start 4 or 8 processes", "WORLD_SIZE"]),
     "ranks_1_tp_2": ([TP, "2"], {}, 1, ["1 process can't", "start 2 processes", "from WORLD_SIZE"]),
     "ffn_33_tp_2": ([TP, "2", "--ffn-hidden-size", "33"], {}, 2, ["ffn_hidden_size 33", "parallel_size 2", "32 or 34"]),
@@ -144,13 +143,38 @@ BROKEN = {
         [TP, "4", "--num-query-groups", "1", "--kv-channels", "2"],
         {},
         4,
-        ["4 ranks share a head", "width 2", "TP of at most 1", "kv_channels=2"],
+        ["4 ranks share a head", "width 2", "TP that divides 2, or a head width that 4 divides", "kv_channels=2"],
+    ),
+    "groups_2_tp_8_width_2": (
+        [TP, "8", "--num-query-groups", "2", "--kv-channels", "2"],
+        {"num_attention_heads": "8"},
+        8,
+        ["4 ranks share a head", "TP that divides 2, or 2 x a number that divides 2, or a head width that 4 divides"],
     ),
     "swiglu_width_tp_3": (
         [TP, "3", "--swiglu"],
         {"num_attention_heads": "3", "hidden_size": "36"},
         3,
         ["8/3 x hidden_size 36 = 64", "parallel_size 3", "activation=swiglu", "--ffn-hidden-size"],
+    ),
+    "rotary_odd_in_binary": (
+        ["--position-embedding-type", "rope", "--rotary-percent", "0.29", "--kv-channels", "200"],
+        {},
+        1,
+        ["rounded down, is 57: in floating point", "it is 57.99999999999999", "--rotary-percent 0.290001 gives 58;"],
+    ),
+    "linear_scaling_below_1": (
+        ["--position-embedding-type", "rope", "--rotary-seq-len-interpolation-factor", "1e-45"],
+        {},
+        1,
+        ["greater than or equal to 1", "use at least 1"],
+    ),
+    "epsilon_that_is_zero_in_fp32": (["--adam-eps", "1e-46"], {}, 1, ["adam_eps is a number", "use at least 1e-30"]),
+    "rotary_base_of_a_preset": (
+        ["--model-preset", "llama3_8b", "--position-embedding-type", "alibi", "--num-query-groups", "4"],
+        {},
+        1,
+        ["from preset llama3_8b", "or --rotary-base 10000.0, its default, as well: the preset has rotary_base for"],
     ),
     "rotary_odd": (
         ["--position-embedding-type", "rope", "--rotary-percent", "0.4"],
@@ -252,6 +276,16 @@ BROKEN = {
         2,
         ["'type:mlp' matches no layer", "ParallelTransformerLayer", "type:transformer is the usual one"],
     ),
+    "layers_1_pp_2": (
+        [PP, "2"],
+        {"num_layers": "1"},
+        2,
+        [
+            "1 transformer layer can't fill 2 pipeline stages: each stage has at least one, unless they are counted",
+            "use pipeline size 1, or at least 2 layers",
+            "--pp-partition-method layers:1,0",
+        ],
+    ),
     "partition_few_layers": (
         ["--pp-partition-method", "layers:0,1,0,0", PP, "4"],
         {"num_layers": "1"},
@@ -269,6 +303,7 @@ BROKEN = {
         [
             "2 transformer layers can't fill 4",
             "at most 2, or at least 4 layers",
+            "each stage has at least one, unless they are counted out",
             "--pp-partition-method layers:0,1,1,0",
         ],
     ),
@@ -342,6 +377,15 @@ def test_fp16_with_scales_or_stage_that_deepspeed_gets_wrong_is_refused(extra, p
         (["--zero-stage", "1", PP, "2"], {}, 2),
         (["--zero-stage", "3", TP, "2"], {}, 4),
         (["--zero-stage", "0"], {}, 1),
+        (
+            [
+                *("--model-preset", "llama3p1_8b", "--position-embedding-type", "alibi", "--num-query-groups", "4"),
+                *("--rotary-base", "10000.0", "--no-use-rope-scaling"),
+            ],
+            {},
+            1,
+        ),
+        (["--position-embedding-type", "rope", "--rotary-percent", "0.290001", "--kv-channels", "200"], {}, 1),
         (["--lr-warmup-iters", "6", "--lr-decay-style", "constant"], {}, 1),
         (["--lr-warmup-iters", "7", "--lr-decay-iters", "9"], {}, 1),
         (["--max-position-embeddings", "32"], {}, 1),

@@ -235,9 +235,7 @@ def test_input_pattern_in_a_folder_that_cannot_be_read_is_told(tmp_path: Path, m
 @pytest.mark.parametrize("name", ["in.jsonl", "in.txt", "in.jsonl.gz"])
 def test_input_empty_file_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
-    with pytest.raises(
-        DataError, match=r"the input has no text under 'text': (it is empty|all of its 1 lines are empty)"
-    ):
+    with pytest.raises(DataError, match=r"the input has no text under 'text': it is empty"):
         run(tmp_path / name, tmp_path / "out" / "x")
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -249,7 +247,7 @@ def test_input_text_that_is_not_utf8_is_named_or_skipped(tmp_path: Path, caplog:
         run(tmp_path / "*.txt", tmp_path / "out")
     with caplog.at_level(logging.WARNING, "megatron_ds"):
         assert texts_of(tmp_path / "*.txt", tmp_path, "--skip-bad-lines", "--workers", "2") == ["good"]
-    assert "1 bad lines skipped: 1 not UTF-8; the first" in caplog.text
+    assert "1 bad line skipped: 1 not UTF-8; the first" in caplog.text
 
 
 @pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import struct
 from pathlib import Path
 
@@ -109,3 +110,9 @@ def test_merge_unwritable_output_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="can't be written"):
         merge(tmp_path / "file" / "m", write_documents(tmp_path / "a", [[1]]))
+
+
+def test_merge_tells_how_much_it_wrote(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        merge(tmp_path / "m", write_documents(tmp_path / "a", [[1]]))
+    assert caplog.messages[-1] == f"{tmp_path / 'm'}: 1 document, 1 token of int32"

@@ -29,7 +29,7 @@ def test_progress_without_a_terminal_is_a_line_per_interval(caplog: pytest.LogCa
 def test_progress_of_unknown_size_has_no_time_left(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "megatron_ds"), Progress(None, 1, 0) as progress:
         progress.add(Advance(1, 500_000, 1000))
-    assert caplog.messages[0].startswith("1 documents | 0.5 MB | ")
+    assert caplog.messages[0].startswith("1 document | 0.5 MB | ")
     assert "left" not in caplog.text
 
 

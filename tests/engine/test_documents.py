@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.parity import DOCUMENT_SET, compare, expected_outcome, outcome_of, within_tolerance
+from benchmarks.parity import compare, expected_outcome, outcome_of, within_tolerance
+from benchmarks.parity_rows import DOCUMENT_SET
 from benchmarks.resume import EVAL_INTERVAL, STEPS
 from benchmarks.resume import compare as compare_resumed
 from benchmarks.tiny_run import EOD_ID, Case, global_batch, reference

@@ -39,7 +39,7 @@ def test_load_of_a_damaged_file_is_a_checkpoint_error(kind: str, damage: str, tm
         file.write_bytes(file.read_bytes()[: 0 if damage == "empty" else -10])
     (message,) = run_ranks(1, _load, case=case, folder=str(tmp_path))
     assert str(file) in message
-    assert ("is missing" if damage == "missing" else "cut short or damaged") in message
+    assert ("is missing" if damage == "missing" else "is not the file that was saved") in message
 
 
 def _partition(case: Case) -> str:

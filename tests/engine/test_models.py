@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.parity import MODEL_SET, compare, expected_outcome, outcome_of, within_tolerance
+from benchmarks.parity import compare, expected_outcome, outcome_of, within_tolerance
+from benchmarks.parity_rows import MODEL_SET
 from benchmarks.tiny_run import DOCUMENT_FLAGS, MODELS, Case, TinyRun, reference
 from megatron_ds.config.blocks import ModelConfig
 from tests.dist.pool import run_ranks

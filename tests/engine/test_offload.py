@@ -32,6 +32,16 @@ def _name(row: Row) -> str:
     return f"{row.lever}-tp{case.tp}dp{case.dp}-z{case.zero}-{case.precision}".replace(" ", "_")
 
 
+def _compile() -> None:
+    TinyRun(replace(OFFLOAD_ROWS[0].case, tp=1, dp=1))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    """Compiles CPU Adam once: on a busy machine that takes longer than ranks are waited for."""
+    run_ranks(1, _compile, timeout=550)
+
+
 @pytest.mark.parametrize("row", OFFLOAD_ROWS, ids=_name)
 def test_offload_to_host_memory_gives_the_numbers_of_one_process(row: Row) -> None:
     found = compare(row)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.relayout import CHANGES, STEPS, STOP, Part, compare, straight_part
+from benchmarks.relayout import BF16, CHANGES, LLAMA, STEPS, STOP, Part, compare, straight_part
 from benchmarks.tiny_run import Case
 from megatron_ds.checkpoint.reader import open_checkpoint
 
@@ -51,3 +53,20 @@ def test_run_goes_on_at_another_layout(before: Case, after: Case, parts: _Parts,
     assert change.norm_difference <= 10 * tolerance  # a sum of squares over all parameters
     if before.precision == "fp32":
         assert change.moment_difference <= 1e-4  # five updates later
+
+
+def test_run_of_another_precision_begins_with_the_optimizers_weights(parts: _Parts, tmp_path: Path) -> None:
+    straight = parts[BF16]
+    first = open_checkpoint(straight.folder)
+    losses = []
+    for zero in (0, 1, 3):
+        change = compare(straight, replace(LLAMA, dp=2, zero=zero), tmp_path / str(zero))
+        assert (change.moved.facts["zero"], change.moved.facts["parameter_dtype"]) == (zero, "float32")
+        # Their own weights were rounded to bf16; the rest is equal to the bit.
+        assert {name.split(" of ")[0] for name in change.differing} == {"weights"}
+        second = open_checkpoint(tmp_path / str(zero))
+        for name in first.specs:
+            assert torch.equal(second.read(name), first.read(name, "fp32"))
+        losses.append(change.moved.losses)
+    for other in losses[1:]:
+        assert other == pytest.approx(losses[0], rel=1e-5)

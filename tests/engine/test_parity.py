@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.parity import (
-    COVERING_SET,
-    LAYOUTS,
-    compare,
-    expected_outcome,
-    full_set,
-    outcome_of,
-    within_tolerance,
-)
+from benchmarks.parity import compare, expected_outcome, outcome_of, within_tolerance
+from benchmarks.parity_rows import COVERING_SET, LAYOUTS, full_set
 from benchmarks.tiny_run import Case, difference, reference, run_case
 from tests.dist.pool import run_ranks
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.parity import SEQUENCE_SET, compare, outcome_of, within_tolerance
+from benchmarks.parity import compare, outcome_of, within_tolerance
+from benchmarks.parity_rows import SEQUENCE_SET
 from benchmarks.tiny_run import DOCUMENT_FLAGS, MODELS, SEQ_LENGTH, Case, TinyRun
 from tests.dist.pool import run_ranks
 from tests.engine.test_dropout_and_recompute import DROPPING, masks_of_a_step, same

@@ -179,3 +179,14 @@ def test_special_tokens_in_prompts_are_text_unless_allowed(checkpoint: Path) -> 
     words = ("--max-new-tokens", "2", "--prompt", "<|endoftext|>a")
     assert len(_plan(checkpoint, *words).job.requests[0].tokens) == 14
     assert _plan(checkpoint, *words, "--allow-special-tokens").job.requests[0].tokens == (256, 97)
+
+
+@pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
+def test_help_is_printed_by_the_first_process(
+    rank: str, times: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit) as caught:
+        parser().parse_args(["--help"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.count("usage: megatron-ds generate") == times

@@ -57,3 +57,9 @@ def test_run_goes_on_at_another_layout_without_its_optimizer_and_as_a_new_run(co
     assert new[1]["lm_loss"] < straight[1]["lm_loss"]
     assert new[1]["consumed_samples"] == 4
     assert new[1]["learning_rate"] == pytest.approx(3 * straight[1]["learning_rate"])
+
+    # The corpus is a few samples long: without those that a smaller batch leaves over, it would end too early.
+    smaller = [*tiny_run(corpus, **COSINE, save_interval="3"), "--global-batch-size", "2", "--train-iters", "12"]
+    finished = launch([*python, *smaller, *load, "--lr-decay-iters", "6", "--save", "smaller"], tmp_path)
+    assert finished.exit_code == 0, finished.output
+    assert [line["consumed_samples"] for line in _steps(tmp_path / "smaller").values()] == list(range(14, 32, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from megatron_ds.cli import offload
+from megatron_ds.cli.compile_locks import extensions_folder
 from megatron_ds.cli.offload import machine_problems
 from megatron_ds.cli.preflight import preflight
 from megatron_ds.errors import ConfigError
@@ -78,6 +80,36 @@ def test_offload_without_a_compiler_is_refused(tools: Path, tmp_path: Path, devi
     (problem,) = machine_problems(_config(device, "none", tmp_path), {"CXX": "no-such-compiler -O2"})
     assert what in problem.message
     assert "no no-such-compiler and no ninja here" in problem.message
+
+
+@pytest.mark.parametrize(("optimizer", "param", "part"), [("cpu", "none", "cpu_adam"), ("none", "nvme", "async_io")])
+def test_lock_of_a_killed_compile_is_refused_unless_a_process_holds_it(
+    tools: Path, tmp_path: Path, optimizer: str, param: str, part: str
+) -> None:
+    config = _config(optimizer, param, tmp_path)
+    environ = {"CXX": _compiler(tools, 0), "TORCH_EXTENSIONS_DIR": str(tmp_path / "built")}
+    lock = tmp_path / "built" / part / "lock"
+    lock.parent.mkdir(parents=True)
+    assert machine_problems(config, environ) == []
+    with lock.open("w"):
+        assert machine_problems(config, environ) == []
+    (problem,) = machine_problems(config, environ)
+    assert f"a compile of DeepSpeed's {part} was killed and left {lock}" in problem.message
+    assert problem.advice.startswith("remove that file")
+
+
+@pytest.mark.parametrize("variables", [{}, {"XDG_CACHE_HOME": "cache"}, {"TORCH_EXTENSIONS_DIR": "built"}])
+def test_lock_is_looked_for_where_torch_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    from torch.utils.cpp_extension import _get_build_directory
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, folder in variables.items():
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    assert str(extensions_folder(os.environ) / "cpu_adam") == _get_build_directory("cpu_adam", verbose=False)
 
 
 def test_offload_that_was_built_with_deepspeed_needs_no_compiler(

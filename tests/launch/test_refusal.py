@@ -100,6 +100,15 @@ def test_print_config_of_a_run_with_problems_prints_the_options_and_the_problems
     assert (finished.exit_code, finished.output.count("--min-lr has no effect")) == (0, 1)
 
 
+def test_run_with_problems_says_what_it_would_have_noted(tmp_path: Path) -> None:
+    run = [*tiny_run("nowhere"), "--min-lr", "1e-4"]
+    finished = launch([sys.executable, PRETRAIN, *run], tmp_path)
+    assert finished.exit_code == 2
+    assert finished.output.count("data file not found") == 1
+    assert finished.output.count("--min-lr has no effect with lr_decay_style constant") == 1
+    assert "optimizer.min_lr" not in finished.output
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["--print-config"]], ids=["help", "config"])
 def test_output_that_nobody_reads_ends_the_program_quietly(tmp_path: Path, corpus: str, argv: list[str]) -> None:
     unread, closed = os.pipe()

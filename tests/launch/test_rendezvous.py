@@ -95,7 +95,31 @@ def test_failing_together_makes_later_ranks_end_with_the_code_of_the_first(world
     del store
 
 
-def test_failing_together_without_rank_0_keeps_the_own_error(world: pytest.MonkeyPatch, taken: int) -> None:
+def test_failing_together_after_a_rank_was_killed_blames_no_rank_that_only_lost_it(world: pytest.MonkeyPatch) -> None:
+    from megatron_ds.engine import failure, rendezvous
+
+    world.setattr(failure, "_SECONDS_FOR_CAUSE", 0.1)
+    world.setenv("WORLD_SIZE", "4")
+    store = rendezvous.meet(0, 4, TIMEOUT)
+    for rank in ("1", "3"):  # those beside rank 2
+        world.setenv("RANK", rank)
+        with pytest.raises(failure.LostPeerError) as caught, failure.failing_together():
+            raise RuntimeError(LOST_PEER)
+        assert caught.value.exit_code == 1
+        assert "no rank has told why: one of them may have been killed" in str(caught.value)
+        assert "here it showed as RuntimeError: [../third_party/gloo" in str(caught.value)
+        assert "first" not in str(caught.value)
+    world.setenv("RANK", "0")
+    with pytest.raises(failure.LostPeerError):
+        failure.raise_if_peer_failed()
+    # One that knows better, if late.
+    with pytest.raises(DataError), failure.failing_together():
+        raise DataError("too short")
+    rendezvous.forget_port(0)
+    del store
+
+
+def test_failing_together_without_rank_0_tells_of_a_lost_rank(world: pytest.MonkeyPatch, taken: int) -> None:
     from megatron_ds.engine import failure
 
     world.setattr(failure, "_SECONDS_FOR_CAUSE", 0.1)
@@ -103,7 +127,7 @@ def test_failing_together_without_rank_0_keeps_the_own_error(world: pytest.Monke
     with socket.socket() as probe:
         probe.bind(("", 0))  # bound and not listening: refuses connections
         world.setenv("MASTER_PORT", str(probe.getsockname()[1]))
-        with pytest.raises(RuntimeError, match="closed by peer"), failure.failing_together():
+        with pytest.raises(failure.LostPeerError, match="closed by peer"), failure.failing_together():
             raise RuntimeError(LOST_PEER)
 
 

@@ -10,30 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.models import SequentialModel, gpt_layers, initialize_weights
 from megatron_ds.models.attention import AttentionScheme
 from megatron_ds.models.mlp import ParallelMLP
 from megatron_ds.models.norms import LayerNorm, RMSNorm
 from megatron_ds.models.transformer import EmbeddingDropout, ParallelTransformerLayer
 from megatron_ds.mpu import ModelParallelUnit
+from tests.models.tiny import tiny_model
 
 MPU = ModelParallelUnit.offline()
-
-
-def _tiny(**changes: object) -> ModelConfig:
-    options: dict[str, object] = {
-        "num_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 4,
-        "seq_length": 16,
-        "vocab_size": 61,
-        "make_vocab_size_divisible_by": 1,
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
-        **changes,
-    }
-    return ModelConfig(**options)
 
 
 def _numbers(*shape: int) -> Tensor:
@@ -59,7 +44,7 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("activation", FORMULAS)
 def test_mlp_is_its_formula(activation: str) -> None:
-    config = _tiny(activation=activation, ffn_hidden_size=12)
+    config = tiny_model(activation=activation, ffn_hidden_size=12)
     mlp = ParallelMLP(config, MPU)
     rows = 24 if config.is_gated else 12
     weights = {
@@ -81,13 +66,15 @@ def test_mlp_is_its_formula(activation: str) -> None:
 
 
 def test_gated_mlp_of_no_given_width_has_as_many_weights_as_a_plain_one() -> None:
-    gated, plain = (_tiny(activation=name, hidden_size=4096, num_attention_heads=32) for name in ("swiglu", "gelu"))
+    gated, plain = (
+        tiny_model(activation=name, hidden_size=4096, num_attention_heads=32) for name in ("swiglu", "gelu")
+    )
     assert (gated.ffn_size, plain.ffn_size) == (10880, 16384)  # Megatron-LM's number: 170 x 64
     assert 3 * gated.ffn_size == pytest.approx(2 * plain.ffn_size, rel=0.01)
 
 
 def test_rms_norm_by_hand() -> None:
-    norm = RMSNorm(_tiny(layernorm_epsilon=1e-12), 2, MPU)
+    norm = RMSNorm(tiny_model(layernorm_epsilon=1e-12), 2, MPU)
     with torch.no_grad():
         norm.weight.copy_(torch.tensor([2.0, 10.0]))
     # The mean of 9 and 49 is 29.
@@ -97,14 +84,14 @@ def test_rms_norm_by_hand() -> None:
 
 @pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
 def test_norm_of_an_fp32_stream_gives_the_dtype_of_its_weights(kind: type[LayerNorm] | type[RMSNorm]) -> None:
-    norm = kind(_tiny(), 32, MPU).to(torch.bfloat16)
+    norm = kind(tiny_model(), 32, MPU).to(torch.bfloat16)
     hidden = _numbers(3, 32)
     assert norm(hidden).dtype == torch.bfloat16
-    torch.testing.assert_close(norm(hidden), kind(_tiny(), 32, MPU)(hidden).to(torch.bfloat16), rtol=0, atol=0)
+    torch.testing.assert_close(norm(hidden), kind(tiny_model(), 32, MPU)(hidden).to(torch.bfloat16), rtol=0, atol=0)
 
 
 def test_fp32_residual_connection_keeps_what_bf16_would_round_away() -> None:
-    config = _tiny(fp32_residual_connection=True)
+    config = tiny_model(fp32_residual_connection=True)
     layer = ParallelTransformerLayer(config, MPU, AttentionScheme(config, MPU)).to(torch.bfloat16)
     initialize_weights(layer.named_parameters(), 1234, MPU)
     stream = EmbeddingDropout(config, MPU)(_numbers(4, 1, 32).to(torch.bfloat16))
@@ -119,7 +106,7 @@ class _Parts:
     """A layer whose attention and MLP are known functions, to see how they are put together."""
 
     def __init__(self, **changes: object) -> None:
-        config = _tiny(**changes)
+        config = tiny_model(**changes)
         self.layer = ParallelTransformerLayer(config, MPU, AttentionScheme(config, MPU))
         self.layer.attention.forward = lambda hidden, document_ids=None: self.attend(hidden)  # type: ignore[method-assign]
         self.layer.mlp.forward = self.mlp  # type: ignore[method-assign]
@@ -164,7 +151,7 @@ def test_residual_connections_are_their_formulas() -> None:
 
 
 def _weights(**changes: object) -> dict[str, Tensor]:
-    model = SequentialModel(gpt_layers(_tiny(hidden_size=256, **changes), MPU))
+    model = SequentialModel(gpt_layers(tiny_model(hidden_size=256, **changes), MPU))
     initialize_weights(model.named_parameters(), 1234, MPU)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
@@ -238,7 +225,7 @@ def test_names_of_a_model_with_every_norm_and_no_positions() -> None:
 def test_attention_without_need_for_a_mask_has_none(
     changes: dict[str, object], causal: bool, has_mask: bool, kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = _tiny(**changes)
+    config = tiny_model(**changes)
     layer = ParallelTransformerLayer(config, MPU, AttentionScheme(config, MPU))
     initialize_weights(layer.named_parameters(), 1234, MPU)
     attend, seen = F.scaled_dot_product_attention, []

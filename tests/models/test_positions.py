@@ -13,21 +13,7 @@ from megatron_ds.models import SequentialModel, gpt_layers, initialize_weights
 from megatron_ds.models.attention import AttentionScheme
 from megatron_ds.models.positions import alibi_slopes, rotary_frequencies, rotate
 from megatron_ds.mpu import ModelParallelUnit, Topology
-
-
-def _tiny(**changes: object) -> ModelConfig:
-    options: dict[str, object] = {
-        "num_layers": 2,
-        "hidden_size": 32,
-        "num_attention_heads": 4,
-        "seq_length": 16,
-        "vocab_size": 61,
-        "make_vocab_size_divisible_by": 1,
-        "hidden_dropout": 0.0,
-        "attention_dropout": 0.0,
-        **changes,
-    }
-    return ModelConfig(**options)
+from tests.models.tiny import tiny_model
 
 
 def _angles(config: ModelConfig, sequence: int) -> tuple[Tensor, Tensor]:
@@ -47,7 +33,7 @@ def test_alibi_slopes_of_eight_heads_are_those_of_the_paper() -> None:
 
 
 def test_rotary_frequencies_by_hand() -> None:
-    config = _tiny(position_embedding_type="rope", rotary_base=16.0, rotary_percent=0.5)
+    config = tiny_model(position_embedding_type="rope", rotary_base=16.0, rotary_percent=0.5)
     assert config.rotary_size == 4
     assert rotary_frequencies(config).tolist() == [1.0, 0.25]
     linear = config.model_copy(update={"rotary_seq_len_interpolation_factor": 4.0})
@@ -56,7 +42,7 @@ def test_rotary_frequencies_by_hand() -> None:
 
 def test_llama3_scaling_by_hand() -> None:
     """P = 64 positions, a = 1, b = 4: wavelengths above 64 are stretched 8 times, those below 16 stay."""
-    config = _tiny(
+    config = tiny_model(
         position_embedding_type="rope",
         rotary_base=10_000.0,
         use_rope_scaling=True,
@@ -74,7 +60,7 @@ def test_llama3_scaling_by_hand() -> None:
 def test_interleaved_rotation_is_that_of_gptj(percent: float) -> None:
     from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb, create_sinusoidal_positions
 
-    config = _tiny(position_embedding_type="rope", rotary_percent=percent)
+    config = tiny_model(position_embedding_type="rope", rotary_percent=percent)
     heads = torch.randn(2, 4, 16, 8, generator=torch.Generator().manual_seed(0))
     found = rotate(heads, _angles(config, 16), interleaved=True)
     width = config.rotary_size
@@ -85,7 +71,7 @@ def test_interleaved_rotation_is_that_of_gptj(percent: float) -> None:
 
 
 def test_rotation_turns_the_halves_of_a_pair_by_the_angle_of_its_position() -> None:
-    config = _tiny(position_embedding_type="rope", hidden_size=8)  # one pair in a head
+    config = tiny_model(position_embedding_type="rope", hidden_size=8)  # one pair in a head
     heads = torch.tensor([3.0, 4.0]).expand(1, 4, 3, 2)
     found = rotate(heads, _angles(config, 3), interleaved=False)
     for place in range(3):
@@ -95,7 +81,7 @@ def test_rotation_turns_the_halves_of_a_pair_by_the_angle_of_its_position() -> N
 
 
 def test_rotation_of_a_shorter_sample_has_the_same_angles() -> None:
-    scheme = AttentionScheme(_tiny(position_embedding_type="rope"), ModelParallelUnit.offline())
+    scheme = AttentionScheme(tiny_model(position_embedding_type="rope"), ModelParallelUnit.offline())
     long, _ = scheme.angles(torch.zeros(1, 4, 16, 8), None)
     short, _ = scheme.angles(torch.zeros(1, 4, 5, 8), None)
     assert torch.equal(short, long[:, :, :5])
@@ -106,7 +92,7 @@ def test_rotation_of_a_shorter_sample_has_the_same_angles() -> None:
 @pytest.mark.parametrize("alibi", [False, True])
 @pytest.mark.parametrize("documents", [False, True])
 def test_mask_is_that_of_a_loop(tp_rank: int, window: int | None, alibi: bool, documents: bool) -> None:
-    config = _tiny(position_embedding_type="alibi" if alibi else "rope", window_size=window)
+    config = tiny_model(position_embedding_type="alibi" if alibi else "rope", window_size=window)
     mpu = ModelParallelUnit.offline(Topology(tp_size=2), global_rank=tp_rank)
     scheme = AttentionScheme(config, mpu, reset_attention_mask=documents)
     ids = torch.tensor([[0, 0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1, 1]], dtype=torch.int32)
@@ -132,7 +118,7 @@ def test_mask_is_that_of_a_loop(tp_rank: int, window: int | None, alibi: bool, d
 
 @pytest.mark.parametrize("alibi", [False, True])
 def test_mask_of_a_prefix_is_that_of_a_loop(alibi: bool) -> None:
-    config = _tiny(position_embedding_type="alibi" if alibi else "rope", prefix_lm=True)
+    config = tiny_model(position_embedding_type="alibi" if alibi else "rope", prefix_lm=True)
     scheme = AttentionScheme(config, ModelParallelUnit.offline())
     ids = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]], dtype=torch.int32)
     mask = scheme.mask(torch.zeros(2, 4, 5, 8), ids)
@@ -153,7 +139,7 @@ def test_mask_of_a_prefix_is_that_of_a_loop(alibi: bool) -> None:
 
 def test_prefix_sees_itself_in_both_directions_and_nothing_after_it() -> None:
     mpu = ModelParallelUnit.offline()
-    model = SequentialModel(gpt_layers(_tiny(prefix_lm=True, init_method_std=0.2), mpu))
+    model = SequentialModel(gpt_layers(tiny_model(prefix_lm=True, init_method_std=0.2), mpu))
     initialize_weights(model.named_parameters(), 1234, mpu)
     tokens = torch.randint(0, 61, (1, 16), generator=torch.Generator().manual_seed(0))
     ids = (torch.arange(16) >= 6).int().unsqueeze(0)
@@ -167,7 +153,7 @@ def test_prefix_sees_itself_in_both_directions_and_nothing_after_it() -> None:
 
 
 def test_mask_is_worked_out_once_for_all_layers_and_anew_for_another_length() -> None:
-    scheme = AttentionScheme(_tiny(position_embedding_type="alibi"), ModelParallelUnit.offline())
+    scheme = AttentionScheme(tiny_model(position_embedding_type="alibi"), ModelParallelUnit.offline())
     first = scheme.mask(torch.zeros(1, 4, 16, 8), None)
     assert scheme.mask(torch.zeros(3, 4, 16, 8), None) is first
     half = scheme.mask(torch.zeros(1, 4, 8, 8, dtype=torch.bfloat16), None)
@@ -179,7 +165,7 @@ def test_mask_is_worked_out_once_for_all_layers_and_anew_for_another_length() ->
 @pytest.mark.parametrize("kind", ["rope", "alibi", "none"])
 def test_document_among_others_has_the_scores_that_it_has_alone(kind: str, switches: tuple[bool, bool]) -> None:
     reset_positions, reset_attention = switches
-    config = _tiny(position_embedding_type=kind, normalization="RMSNorm", embed_layernorm=True)
+    config = tiny_model(position_embedding_type=kind, normalization="RMSNorm", embed_layernorm=True)
     mpu = ModelParallelUnit.offline()
 
     def model(**documents: bool) -> SequentialModel:
@@ -202,7 +188,9 @@ def test_document_among_others_has_the_scores_that_it_has_alone(kind: str, switc
 @pytest.mark.parametrize("kind", ["rope", "alibi", "none", "learned_absolute"])
 def test_swapped_tokens_change_later_scores_but_for_a_model_without_positions(kind: str) -> None:
     mpu = ModelParallelUnit.offline()
-    model = SequentialModel(gpt_layers(_tiny(position_embedding_type=kind, num_layers=1, init_method_std=0.5), mpu))
+    model = SequentialModel(
+        gpt_layers(tiny_model(position_embedding_type=kind, num_layers=1, init_method_std=0.5), mpu)
+    )
     initialize_weights(model.named_parameters(), 1234, mpu)
     tokens = torch.arange(1, 17).unsqueeze(0)
     swapped = tokens.clone()

@@ -49,7 +49,7 @@ def test_recompute_chunks_do_not_reach_over_a_layer_that_is_kept() -> None:
         (Recompute("selective"), "the core of attention"),
         (_full(1), "chunks of 1 layer"),
         (_full(1, "block"), "the first layer of each stage"),
-        (_full(3, "block"), "the first 3 layers of each stage"),
+        (_full(3, "block"), "the first 3 layers of each stage, or all that it has"),
         (
             Recompute("full", "uniform", 2, distribute_saved=True, in_cpu=True),
             "chunks of 2 layers, inputs cut over tensor-parallel ranks, inputs in host memory",

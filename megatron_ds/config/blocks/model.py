@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from megatron_ds.config.blocks.bounds import WIDEST
+from megatron_ds.config.blocks.bounds import SMALLEST, WIDEST
 from megatron_ds.config.option import OptionBlock, option
 
 # Activations whose MLP has a gate beside the value.
@@ -53,7 +53,8 @@ class ModelConfig(OptionBlock):
     )
     rotary_percent: float = option(
         1.0,
-        "rope: share of each head's width that is rotated. Width x share is rounded down, and has to be even.",
+        "rope: share of each head's width that is rotated. Width x share is rounded down, as Megatron and transformers "
+        "do in floating point (200 x 0.29 is 57.99…, so 57), and has to be even.",
         aliases=("--rotary-pct",),
         gt=0,
         le=1,
@@ -62,7 +63,7 @@ class ModelConfig(OptionBlock):
         False, "rope: rotates neighbouring numbers (GPT-J) instead of one from each half of the width (NeoX, Llama)."
     )
     rotary_seq_len_interpolation_factor: float | None = option(
-        None, "rope: positions are divided by this (linear scaling).", gt=0, le=10**6
+        None, "rope: positions are divided by this (linear scaling).", ge=1, le=10**6
     )
     use_rope_scaling: bool = option(
         False, "rope: Llama 3's scaling, which stretches long wavelengths and leaves short ones."
@@ -94,7 +95,7 @@ class ModelConfig(OptionBlock):
         "Kind of the norms; RMSNorm has no bias and takes no mean off.",
         older_values={"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"},
     )
-    layernorm_epsilon: float = option(1e-5, "Epsilon of the norms.", aliases=("--norm-epsilon",), gt=0, le=1)
+    layernorm_epsilon: float = option(1e-5, "Epsilon of the norms.", aliases=("--norm-epsilon",), ge=SMALLEST, le=1)
     embed_layernorm: bool = option(False, "Adds a norm right after the word embeddings (BLOOM).")
     qk_layernorm: bool = option(
         False, "Adds norms of each head's queries and keys, over the head's width, before rotary embeddings (Qwen3)."
@@ -254,5 +255,9 @@ def default_ffn_size(hidden_size: int, *, gated: bool) -> int:
 
 
 def rotary_width(head_size: int, percent: float) -> int:
-    """How much of a head's width is rotated."""
+    """How much of a head's width is rotated.
+
+    In floating point, as in Megatron's `RotaryEmbedding` and transformers' `modeling_rope_utils`: a model that is
+    exchanged with them rotates as much here as there.
+    """
     return int(head_size * percent)

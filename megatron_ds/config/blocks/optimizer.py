@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from megatron_ds.config.blocks.bounds import MOST_STEPS
+from megatron_ds.config.blocks.bounds import MOST_STEPS, SMALLEST
 from megatron_ds.config.option import OptionBlock, option
 
 
@@ -38,5 +38,5 @@ class OptimizerConfig(OptionBlock):
     weight_decay: float = option(0.01, "Decoupled weight decay of matrices; biases and norms have none.", ge=0, le=1000)
     adam_beta1: float = option(0.9, "Adam's first beta.", ge=0, lt=1)
     adam_beta2: float = option(0.999, "Adam's second beta.", ge=0, lt=1)
-    adam_eps: float = option(1e-8, "Adam's epsilon.", gt=0, le=1)
+    adam_eps: float = option(1e-8, "Adam's epsilon.", ge=SMALLEST, le=1)
     clip_grad: float = option(1.0, "Largest global gradient norm; 0 turns clipping off.", ge=0, le=10**9)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from megatron_ds.config.rules.checkpoint import (
     fresh_start_has_a_folder,
     kept_multiples_are_exceptions,
+    loading_has_a_folder,
+    one_schedule_counts,
     saves_have_a_folder,
 )
 from megatron_ds.config.rules.common import Rule
@@ -104,6 +106,8 @@ RULES: tuple[Rule, ...] = (
     min_lr_is_below_lr,
     saves_have_a_folder,
     kept_multiples_are_exceptions,
+    loading_has_a_folder,
+    one_schedule_counts,
     fresh_start_has_a_folder,
     attention_backend_fits,
 )

@@ -33,6 +33,30 @@ def kept_multiples_are_exceptions(settings: Settings) -> Iterator[Problem]:
         )
 
 
+def one_schedule_counts(settings: Settings) -> Iterator[Problem]:
+    """The run's schedule or the checkpoint's: not both."""
+    paths = ("checkpoint.override_lr_scheduler", "checkpoint.use_checkpoint_lr_scheduler")
+    if all(settings.value(path) for path in paths):
+        yield Problem(
+            "override_lr_scheduler and use_checkpoint_lr_scheduler are both given",
+            settings.sources(*paths),
+            "keep --override-lr-scheduler for this run's schedule, --use-checkpoint-lr-scheduler for the checkpoint's",
+        )
+
+
+def loading_has_a_folder(settings: Settings) -> Iterator[Problem]:
+    """What says which checkpoint is meant, or what it is for, needs one."""
+    if settings.value("checkpoint.load") is not None:
+        return
+    for name in ("load_step", "finetune"):
+        if settings.value(f"checkpoint.{name}") not in (None, False):
+            yield Problem(
+                f"{name} is given and load is not: there is no checkpoint to begin with",
+                settings.sources(f"checkpoint.{name}"),
+                f"give --load FOLDER, or leave --{name.replace('_', '-')} out",
+            )
+
+
 def fresh_start_has_a_folder(settings: Settings) -> Iterator[Problem]:
     """--allow-fresh-start is about --load."""
     if settings.value("checkpoint.allow_fresh_start") and settings.value("checkpoint.load") is None:

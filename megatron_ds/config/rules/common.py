@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from megatron_ds.config.catalog import all_options
-from megatron_ds.config.settings import Settings
+from megatron_ds.config.settings import PRESET_ORIGIN, Settings
 from megatron_ds.errors import Problem
 from megatron_ds.utils.text import value_text
 
@@ -63,8 +63,24 @@ def given_in_vain(settings: Settings, paths: Iterable[str], needed: str, wanted:
     for path in paths:
         if path in settings and settings.value(path) != all_options()[path].default:
             name, choice = settings.source(path).name, settings.source(needed)
+            without = _way_without(settings, path, needed)
             yield Problem(
                 f"{name} is given, and {choice.name} is {choice.value}: {name} says how {wanted} works",
                 settings.sources(path, needed),
-                f"give {wanted}, or leave {name} out (its default is {value_text(all_options()[path].default)})",
+                f"give {wanted}, or {without}",
             )
+
+
+def _way_without(settings: Settings, path: str, needed: str) -> str:
+    """How an option gets its default again; what a preset says can't be left out, only be given anew."""
+    option, default = all_options()[path], value_text(all_options()[path].default)
+    if not settings.origin(path).startswith(PRESET_ORIGIN):
+        return f"leave {option.name} out (its default is {default})"
+    if option.default is None:
+        return f"the model's options instead of the preset, which has {option.name} for its own {_name(needed)}"
+    flag = {"true": option.flag, "false": f"--no-{option.flag[2:]}"}.get(default, f"{option.flag} {default}")
+    return f"{flag}, its default, as well: the preset has {option.name} for its own {_name(needed)}"
+
+
+def _name(path: str) -> str:
+    return all_options()[path].name

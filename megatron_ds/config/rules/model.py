@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 
 from megatron_ds.config.blocks import rotary_width
 from megatron_ds.config.rules.common import GROUPS, HEADS, HIDDEN, POSITIONS, TP, divisible, given_in_vain
@@ -48,14 +49,20 @@ def groups_divide_heads(settings: Settings) -> Iterator[Problem]:
 def rotated_width_is_even(settings: Settings) -> Iterator[Problem]:
     """Rotary embeddings turn pairs of numbers."""
     width, percent = head_size(settings), settings.value("model.rotary_percent")
-    if width is not None and not turns_pairs(settings, width):
-        rotated = rotary_width(width, percent)
-        yield Problem(
-            f"rotary embeddings turn pairs of numbers, and {percent} of a head's width {width}, rounded down, is "
-            f"{rotated}",
-            (*settings.sources("model.rotary_percent"), *head_size_sources(settings)),
-            "use a --rotary-percent, or a head width, that gives an even number of at least 2",
-        )
+    if width is None or turns_pairs(settings, width):
+        return
+    product, ways = "", "use a --rotary-percent, or a head width, that gives an even number of at least 2"
+    exact = Fraction(str(percent)) * width
+    if exact.denominator == 1 and exact != rotary_width(width, percent):
+        product = f": in floating point, as Megatron and transformers compute it, it is {width * percent}"
+        more = round(percent + 1e-6, 12)
+        ways = f"--rotary-percent {more} gives {rotary_width(width, more)}; {ways}" if exact % 2 == 0 else ways
+    yield Problem(
+        f"rotary embeddings turn pairs of numbers, and {percent} of a head's width {width}, rounded down, is "
+        f"{rotary_width(width, percent)}{product}",
+        (*settings.sources("model.rotary_percent"), *head_size_sources(settings)),
+        ways,
+    )
 
 
 def rotary_options_have_rope(settings: Settings) -> Iterator[Problem]:

@@ -73,7 +73,9 @@ def tp_fits_groups(settings: Settings) -> Iterator[Problem]:
             f"with num_query_groups {groups} and TP {tp}, {ranks} ranks share a head of keys and values, and its width "
             f"{width} is not a multiple of {ranks}",
             (*settings.sources(GROUPS, TP), *head_size_sources(settings)),
-            f"use a TP of at most {groups}, or a head width that {ranks} divides",
+            f"use a TP that divides {groups if groups > 1 else width}, or "
+            + (f"{groups} x a number that divides {width}, or " if groups > 1 else "")
+            + f"a head width that {ranks} divides",
         )
 
 
@@ -90,7 +92,7 @@ def stages_have_layers(settings: Settings) -> Iterator[Problem]:
     if not layers:
         return
     if _layer_counts(settings) is None and layers < stages:
-        least, rule = stages, "each stage has at least one"
+        least, rule = stages, "each stage has at least one, unless they are counted out"
         counted_out = ",".join(map(str, even_counts(layers, stages))) if layers >= stages - 2 else ""
         more = f", or count them out: --pp-partition-method layers:{counted_out}" if counted_out else ""
     elif layers < stages - 2:
@@ -100,9 +102,13 @@ def stages_have_layers(settings: Settings) -> Iterator[Problem]:
     yield Problem(
         f"{counted(layers, 'transformer layer')} can't fill {stages} pipeline stages: {rule}",
         settings.sources("model.num_layers", PP, _METHOD),
-        f"use a pipeline size of at most {layers + stages - least}, or at least {counted(least, 'layer')} (uneven "
+        f"use {_at_most('pipeline size', layers + stages - least)}, or at least {counted(least, 'layer')} (uneven "
         f"stages are legal){more}",
     )
+
+
+def _at_most(what: str, number: int) -> str:
+    return f"{what} 1" if number == 1 else f"a {what} of at most {number}"
 
 
 def _layer_counts(settings: Settings) -> list[int] | None:
