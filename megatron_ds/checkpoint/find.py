@@ -63,10 +63,11 @@ def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load
     if not folder.is_dir():
         raise CheckpointError(Problem(f"there is no folder {folder}", advice=f"check the path given to {option}"))
     if step is not None:
-        if not (folder / f"global_step{step}").is_dir():
+        tag = f"global_step{step}"
+        if not any((folder / name).is_dir() for name in (tag, aside_tag(tag))):
             message = f"{folder} holds no checkpoint of step {step}{_tags_hint(folder)}"
             raise CheckpointError(Problem(message, advice="name a step that is there"))
-        return _opened(folder, f"global_step{step}", f"step {step} is", "name a step that is there")
+        return _opened(folder, tag, f"step {step} is", "name a step that is there")
     if (folder / MANIFEST_NAME).is_file():
         return _opened(folder.absolute().parent, folder.absolute().name, f"{option} names", "name another checkpoint")
     tracker = folder / LATEST

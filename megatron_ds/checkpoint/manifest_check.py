@@ -87,6 +87,7 @@ class _Shard(_Strict):
 class _File(_Strict):
     bytes: _Count
     sha256: str
+    sample: str | None = None
 
 
 class _OrderedPart(BaseModel):

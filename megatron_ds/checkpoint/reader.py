@@ -9,6 +9,7 @@ from torch import Tensor
 
 from megatron_ds.checkpoint.deepspeed_files import DeepSpeedFiles, ShardFiles
 from megatron_ds.checkpoint.find import find_checkpoint
+from megatron_ds.checkpoint.foreign import refuse_foreign
 from megatron_ds.checkpoint.manifest import Manifest
 from megatron_ds.checkpoint.parameter_files import ParameterFiles
 from megatron_ds.checkpoint.weights import ModelWeights
@@ -102,7 +103,8 @@ def open_checkpoint(folder: Path, step: int | None = None, option: str = "--inpu
         option: which one the user gave the folder with, for messages.
 
     Raises:
-        CheckpointError: there is none, or it is not whole.
+        CheckpointError: there is none, it is not whole, or another program wrote it.
     """
+    refuse_foreign(folder)
     found = find_checkpoint(folder, step, option)
     return CheckpointReader(found.folder / found.tag, found.manifest)

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from megatron_ds.checkpoint.foreign import refuse_own
 from megatron_ds.checkpoint.huggingface.architecture import Architecture
 from megatron_ds.checkpoint.huggingface.architectures import named_architecture
 from megatron_ds.checkpoint.huggingface.config_file import CONFIG_NAME, read_config, to_model
@@ -80,6 +81,8 @@ def import_huggingface(folder: Path) -> Imported:
         CheckpointError: files are missing or damaged, the architecture is not known, an entry of config.json says
             what ours can't, or tensors don't fit. As many problems as can be found at once.
     """
+    if not (folder / CONFIG_NAME).is_file():
+        refuse_own(folder)
     config = read_config(folder)
     where = str(folder / CONFIG_NAME)
     architecture = named_architecture(config, where)

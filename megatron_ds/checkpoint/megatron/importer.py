@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from megatron_ds.checkpoint.foreign import refuse_own
 from megatron_ds.checkpoint.megatron.arguments import model_of
 from megatron_ds.checkpoint.megatron.classic import (
     classic_files,
@@ -39,10 +40,11 @@ def import_megatron(folder: Path, model: ModelConfig | None = None, *, average_c
         The weights, in the files' dtypes. Where the files don't say how many token ids are real, padding counts too.
 
     Raises:
-        CheckpointError: there is no checkpoint, files are missing, damaged or hold foreign objects, or our models can't
-            express theirs.
+        CheckpointError: there is no checkpoint or one of ours, files are missing, damaged or hold foreign objects, or
+            our models can't express theirs.
     """
     checkpoint = _locate(folder)
+    refuse_own(checkpoint)
     their = _open(checkpoint)
     model = model_of(their.arguments, model or _left_by_export(their), str(their.origin))
     their = without_core_head_copy(their, untied=model.untie_embeddings_and_output_weights)

@@ -329,3 +329,20 @@ def test_check_against_what_transformers_refuses_says_so(name: str, value: str, 
     _with_entry(tmp_path / "theirs", name, value)
     with pytest.raises(CheckpointError, match=f"transformers can't load .*{name}"):
         _import(tmp_path / "theirs", tmp_path / "run", "--check")
+
+
+@pytest.mark.parametrize("format_name", ["hf", "megatron"])
+def test_checkpoint_of_ours_is_not_imported(format_name: str, tmp_path: Path) -> None:
+    _write(tmp_path / "run")
+    for folder in (tmp_path / "run", tmp_path / "run" / f"global_step{STEP}"):
+        with pytest.raises(CheckpointError, match="holds a checkpoint of megatron_ds already"):
+            _tool("import", "--from", format_name, "--input", folder, "--output", tmp_path / "out")
+
+
+def test_tool_given_weights_of_another_program_names_the_import(tmp_path: Path) -> None:
+    _write(tmp_path / "run")
+    for format_name in ("hf", "megatron"):
+        theirs = tmp_path / format_name
+        _tool("export", "--format", format_name, "--input", tmp_path / "run", "--output", theirs)
+        with pytest.raises(CheckpointError, match=f"checkpoint import --from {format_name} --input"):
+            _tool("inspect", "--input", theirs)
