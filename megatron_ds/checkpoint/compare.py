@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from megatron_ds.checkpoint.describe import folded_name
-from megatron_ds.checkpoint.find import _model_options
+from megatron_ds.checkpoint.find import model_options
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.checkpoint.zero_pieces import STATES, Kind
 from megatron_ds.utils.text import counted
@@ -71,7 +71,7 @@ def differences(
         every: a line for each parameter, instead of one for those of all layers that are alike.
     """
     before, after = first.manifest, second.manifest
-    models = (_model_options(first.model), _model_options(second.model))
+    models = (model_options(first.model), model_options(second.model))
     for what, (a, b) in {"progress": (before.progress, after.progress), "model": models}.items():
         yield from _unlike_values(what, a, b)
     yield from (f"{name}: only in the first" for name in first.specs if name not in second.specs)

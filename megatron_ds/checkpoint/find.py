@@ -204,7 +204,7 @@ def changed_options(found: FoundCheckpoint, run: RunConfig) -> list[str]:
     """
     before, now = _training_options(found.manifest.options), _training_options(run.model_dump())
     for options, model in ((before, _model_of(found)), (now, run.model)):
-        options.update({f"model.{name}": value for name, value in _model_options(model).items()} if model else {})
+        options.update({f"model.{name}": value for name, value in model_options(model).items()} if model else {})
     if now.get("data.eod_id") is None:
         before.pop("data.eod_id", None)  # asked for only where a switch needs it
     return [
@@ -254,7 +254,7 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
             *problems,
             Problem(message, advice="load it with the version that saved it, or name another checkpoint"),
         ]
-    ours, theirs = _model_options(run.model), _model_options(saved_model)
+    ours, theirs = model_options(run.model), model_options(saved_model)
     differing = {
         name: (theirs[name], value)
         for name, value in ours.items()
@@ -301,7 +301,7 @@ def _missing_files(found: FoundCheckpoint) -> list[Problem]:
     ]
 
 
-def _model_options(model: ModelConfig) -> dict[str, Any]:
+def model_options(model: ModelConfig) -> dict[str, Any]:
     """Options of a model, derived ones filled: a width is the same whether it was spelt out or not.
 
     Options that a checkpoint of an earlier version does not have are at their defaults.

@@ -117,8 +117,11 @@ def write_checkpoint(
         Manifest(**{**vars(manifest), "files": recorded}).write(folder)
         replace_text(output / MODEL_PRESET_NAME, _preset(weights.model))
         point_latest_at(output, folder.name)
-    except OSError as error:
+    except BaseException as error:
+        # Weights that can't be read end here too.
         shutil.rmtree(output if is_new else folder, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
         raise CheckpointError(
             Problem(f"{error.filename or folder} can't be written: {error.strerror}", advice="see that there is room")
         ) from error

@@ -141,6 +141,7 @@ def test_diff_folds_layers_and_shows_all_of_them_when_asked(trained, tmp_path, c
         content = torch.load(file)
         content["param"][0, :2] += change
         torch.save(content, file)
+        list_anew(open_checkpoint(tmp_path).folder, file)
     assert _code_of("diff", folder, tmp_path) == 1
     summary, line = capsys.readouterr().out.splitlines()
     assert summary.endswith("most in layers.2.mlp.dense_4h_to_h.weight")

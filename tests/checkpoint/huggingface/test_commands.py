@@ -346,3 +346,11 @@ def test_tool_given_weights_of_another_program_names_the_import(tmp_path: Path) 
         _tool("export", "--format", format_name, "--input", tmp_path / "run", "--output", theirs)
         with pytest.raises(CheckpointError, match=f"checkpoint import --from {format_name} --input"):
             _tool("inspect", "--input", theirs)
+
+
+def test_reshard_of_a_damaged_checkpoint_leaves_nothing(tmp_path: Path) -> None:
+    _write(tmp_path / "run")
+    next((tmp_path / "run").glob("*/layer_02-*")).write_bytes(b"damaged")
+    with pytest.raises(CheckpointError):
+        _tool("reshard", "--input", tmp_path / "run", "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
