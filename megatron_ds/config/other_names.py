@@ -130,6 +130,9 @@ _ADVICE: Mapping[str, tuple[str, ...]] = {
         *("--ckpt-fully-parallel-save", "--ckpt-fully-parallel-load", "--dist-ckpt-strictness"),
     ),
     _WHOLE: ("--no-save-optim", "--no-save-rng"),
+    "leave it out: SIGTERM and Ctrl-C always save and end the run": ("--exit-signal-handler",),
+    "give --override-lr-scheduler": ("--no-load-lr-state",),
+    "leave it out: a checkpoint that isn't found always ends the run": ("--exit-on-missing-checkpoint",),
     "give the model's options, or --config with the run_config.json beside the checkpoint": ("--use-checkpoint-args",),
     "give --log-interval": ("--tensorboard-log-interval",),
     _REPORTED: (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.checkpoint.reader import CheckpointReader
@@ -150,7 +151,9 @@ class DeepSpeedEngineBase(ABC):
         with_moments = optimizer and checkpoint.has_optimizer
         updates = saved.progress["step"] - saved.progress["skipped_steps"]
         shards = ShardReader(checkpoint, self.mpu, with_moments, updates)
-        load_parameters(self.deepspeed_engine, self.named_parameters(), shards)
+        quiet = True if self.mpu.global_rank else None  # None: a bar where there is a terminal
+        named = tqdm(list(self.named_parameters()), desc="loading", disable=quiet, leave=False)
+        load_parameters(self.deepspeed_engine, named, shards)
         if progress:
             self.progress = TrainProgress(**saved.progress)
         if not dropout:
