@@ -36,7 +36,7 @@ def test_model_cut_for_each_layout_is_the_model(name: str, tmp_path: Path) -> No
         before, after = (load_file(folder / "model.safetensors") for folder in (tmp_path / "theirs", back))
         assert before.keys() == after.keys()
         for key, tensor in before.items():
-            # Nothing reads the first two of OPT's positions: an import keeps them beside its checkpoint, and that is all.
+            # Nothing reads the first two of OPT's positions, and a reshard leaves them behind.
             first = 2 if key.endswith("embed_positions.weight") else 0
             assert torch.equal(tensor[first:], after[key][first:]), key
     tokens = torch.randint(VOCAB_SIZE, (2, 16), generator=torch.Generator().manual_seed(3))
