@@ -62,7 +62,7 @@ def test_plan_takes_what_flags_say(checkpoint: Path) -> None:
 
 
 REFUSED = {
-    "no such step": (["--load-step", "9", "--prompt", "a"], ["global_step9"]),
+    "no such step": (["--load-step", "9", "--prompt", "a"], ["no checkpoint of step 9"]),
     "no prompt": ([], ["one of the arguments --prompt --prompts-file is required"]),
     "unknown flag": (["--prompt", "a", "--beams", "3"], ["unrecognized arguments: --beams 3"]),
     "temperature of 0": (["--prompt", "a", "--temperature", "0"], ["'0' is not a number above 0"]),
