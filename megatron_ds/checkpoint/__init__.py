@@ -6,6 +6,7 @@ from megatron_ds.checkpoint.find import (
     checkpoint_problems,
     find_checkpoint,
     point_latest_at,
+    progress_of,
     progress_of_load,
     training_order_problems,
 )
@@ -19,6 +20,7 @@ __all__ = [
     "checkpoint_problems",
     "find_checkpoint",
     "point_latest_at",
+    "progress_of",
     "progress_of_load",
     "training_order_problems",
 ]

@@ -128,13 +128,19 @@ def point_latest_at(folder: Path, tag: str) -> None:
 
 def progress_of_load(run: RunConfig) -> dict[str, int]:
     """Step and consumed samples that a run begins at; nothing where it begins anew, or its checkpoint is not whole."""
-    if run.checkpoint.load is None or run.checkpoint.finetune:
+    if run.checkpoint.load is None:
         return {}
     try:
-        progress = find_checkpoint(Path(run.checkpoint.load), run.checkpoint.load_step).manifest.progress
+        return progress_of(find_checkpoint(Path(run.checkpoint.load), run.checkpoint.load_step), run)
     except CheckpointError:
         return {}
-    return {name: progress[name] for name in ("step", "consumed_samples")}
+
+
+def progress_of(found: FoundCheckpoint | None, run: RunConfig) -> dict[str, int]:
+    """Step and consumed samples that a run begins at with a checkpoint that was found; nothing where it begins anew."""
+    if found is None or run.checkpoint.finetune:
+        return {}
+    return {name: found.manifest.progress[name] for name in ("step", "consumed_samples")}
 
 
 def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[FoundCheckpoint | None, list[Problem]]:
@@ -245,15 +251,11 @@ def _tags_hint(folder: Path) -> str:
 
 def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, str]) -> list[Problem]:
     """A checkpoint fits a run of the same architecture, at any layout."""
-    problems: list[Problem] = []
     try:
         saved_model = ModelConfig(**found.manifest.model)
     except ValueError as error:
         message = f"the manifest of {found.folder / found.tag} describes no model that this version knows: {error}"
-        return [
-            *problems,
-            Problem(message, advice="load it with the version that saved it, or name another checkpoint"),
-        ]
+        return [Problem(message, advice="load it with the version that saved it, or name another checkpoint")]
     ours, theirs = model_options(run.model), model_options(saved_model)
     differing = {
         name: (theirs[name], value)
@@ -263,19 +265,19 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
     # Not known yet: the tokenizer could not be opened, which is a problem of its own.
     if ours["vocab_size"] is None:
         differing.pop("vocab_size", None)
-    if differing:
-        sources: list[Source] = []
-        for name, (saved_value, value) in differing.items():
-            sources.append(Source(name, value_text(saved_value), f"the checkpoint {found.folder / found.tag}"))
-            sources.append(Source(name, value_text(value), origins.get(f"model.{name}", "this run")))
-        problems.append(
-            Problem(
-                "the checkpoint's model is not this run's: " + ", ".join(differing),
-                tuple(sources),
-                "give the model options that the checkpoint was trained with",
-            )
+    if not differing:
+        return []
+    sources: list[Source] = []
+    for name, (saved_value, value) in differing.items():
+        sources.append(Source(name, value_text(saved_value), f"the checkpoint {found.folder / found.tag}"))
+        sources.append(Source(name, value_text(value), origins.get(f"model.{name}", "this run")))
+    return [
+        Problem(
+            "the checkpoint's model is not this run's: " + ", ".join(differing),
+            tuple(sources),
+            "give the model options that the checkpoint was trained with",
         )
-    return problems
+    ]
 
 
 def _missing_files(found: FoundCheckpoint) -> list[Problem]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options, progress_of_load
+from megatron_ds.checkpoint import FoundCheckpoint, Layout, changed_options, progress_of
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.checkpoint.run_lock import RunLock
 from megatron_ds.config import ResolvedRun, write_resolved
@@ -60,7 +60,7 @@ def pretrain(resolved: ResolvedRun, found: FoundCheckpoint | None, lock: RunLock
         timedelta(minutes=parallel.distributed_timeout_minutes),
         sequence_parallel=parallel.sequence_parallel,
     )
-    datasets = _datasets(run, joined)
+    datasets = _datasets(run, joined, found)
     schedule = LearningRateSchedule.from_config(run.optimizer, run.training.train_iters)
     layers = partial(
         model_layers,
@@ -123,10 +123,10 @@ def _load(run: RunConfig, engine: TrainEngine, found: FoundCheckpoint) -> None:
     )
 
 
-def _datasets(run: RunConfig, joined: Joined) -> Datasets[Any]:
+def _datasets(run: RunConfig, joined: Joined, found: FoundCheckpoint | None) -> Datasets[Any]:
     return build_run_datasets(
         run,
-        samples=samples_needed(run, **progress_of_load(run)),
+        samples=samples_needed(run, **progress_of(found, run)),
         is_builder=os.environ["LOCAL_RANK"] == "0",
         # No collective: indexing may take longer than one waits.
         wait=partial(wait_for_all, joined.store, "sample indices"),
