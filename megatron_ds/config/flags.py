@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from megatron_ds.config.catalog import Option, all_options, check_text, convert_text
-from megatron_ds.config.other_names import advice_for, renamed
+from megatron_ds.config.migration import advice_for, renamed
 from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
 from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import Problem, Source
@@ -127,7 +127,9 @@ def _room(flag: str) -> float:
         return float("inf")
     if option is not None and option.kind == "bool":
         return 0
-    # Taking the word after an unknown flag leaves one problem in the report instead of two.
+    # Taking the words after a flag that is refused, and the one after an unknown flag, leaves one problem in the report.
+    if option is None and (advice_for(flag) or renamed(flag)):
+        return float("inf")
     return 0 if flag in SWITCHES or flag in _value_switches() or flag.startswith("--no-") else 1
 
 
