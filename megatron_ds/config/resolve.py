@@ -261,7 +261,7 @@ def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:
     if not absent:
         return []
     # Without a run nobody looks at the data, so this report says what they need as well.
-    names = [*absent, *([] if settings.value("data.data_path") else [all_options()["data.data_path"]])]
+    names = [*absent, *([] if _has_data(settings) else [all_options()["data.data_path"]])]
     lines = [f"{option.flag}, or {option.json_key} in a JSON" for option in names]
     for key, path in sources.file.autos.items():
         if path in [option.path for option in absent]:
@@ -273,6 +273,12 @@ def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:
             advice="give\n" + "\n".join(f"    {line}" for line in lines),
         )
     ]
+
+
+def _has_data(settings: Settings) -> bool:
+    """Whether an option says what is trained on; a task's files are reported by the task."""
+    paths = ("data.data_path", "data.train_data_path", "data.train_weighted_split_paths", "task.task")
+    return any(settings.value(path) for path in paths)
 
 
 def _build(settings: Settings) -> RunConfig:

@@ -61,8 +61,8 @@ CHECKPOINTS = Topic(
 REPORTS = Topic(
     "Reports",
     accepted=Names(both="--log-interval --tensorboard-dir", microsoft="--wandb-project --wandb-exp-name"),
-    renamed=(Renamed("log_interval", Names(both="--tensorboard-log-interval")),),
     refused=(
+        Refused("leave it out: --log-interval is for TensorBoard as well", Names(both="--tensorboard-log-interval")),
         Refused(
             _REPORTED,
             Names(

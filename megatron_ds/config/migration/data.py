@@ -12,11 +12,13 @@ _ALWAYS_ALL = "leave it out: all samples are used, in an order that follows from
 DATA = Topic(
     "Data and tokenizers",
     accepted=Names(
-        both="--data-path --split --seq-length --vocab-file --merge-file --vocab-extra-ids --tokenizer-type --num-workers "
-        "--dataloader-type --reset-position-ids --reset-attention-mask --eod-mask-loss --mask-prob --short-seq-prob",
+        both="--data-path --split --seq-length --vocab-file --merge-file --vocab-extra-ids --tokenizer-type "
+        "--num-workers --dataloader-type --reset-position-ids --reset-attention-mask --eod-mask-loss "
+        "--mask-prob --short-seq-prob",
         bloom="--train-weighted-split-paths --valid-weighted-split-paths --test-weighted-split-paths "
         "--tokenizer-name-or-path",
-        microsoft="--train-data-path --valid-data-path --test-data-path --data-cache-path --vocab-size --tokenizer-model",
+        microsoft="--train-data-path --valid-data-path --test-data-path --data-cache-path --vocab-size "
+        "--tokenizer-model",
     ),
     renamed=(Renamed("seq_length", Names(both="--encoder-seq-length", others="--max-seq-length --sequence-length")),),
     refused=(
@@ -84,7 +86,7 @@ DATA = Topic(
         "--dataloader-type": "`cyclic` shuffles the samples of the run once, not those of each epoch",
         "--tokenizer-type": "`PretrainedFromHF` is called `HFTokenizer`, `GPTSentencePieceTokenizer` "
         "`SentencePieceTokenizer`; the old names work. pretrain_bert.py needs it given too",
-        "--vocab-size": "for NullTokenizer, and to check the tokenizer's",
+        "--vocab-size": "all ids in use; of NullTokenizer, Microsoft's fork puts an end-of-document id on top",
         "--reset-attention-mask": "the end-of-document token belongs to its own document",
         "--valid-weighted-split-paths": "each set is evaluated and logged under its name, as in BLOOM's fork",
         "--mask-prob": "of a sample's tokens; what is masked as one is --bert-mask-type",

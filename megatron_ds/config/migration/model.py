@@ -41,7 +41,7 @@ MODEL = Topic(
             "give --position-embedding-type none; beside --use-rotary-position-embeddings leave it out",
             Names(microsoft="--no-position-embedding"),
         ),
-        Refused("give --activation gelu_tanh", Names(both="--openai-gelu")),
+        Refused("leave it out: --activation gelu_tanh, which is the same, is the default", Names(both="--openai-gelu")),
         Refused("give --activation gelu", Names(both="--onnx-safe")),
         Refused(
             "give --init-method xavier_normal, whose weights have the same variance",
@@ -79,7 +79,8 @@ MODEL = Topic(
         "--glu-activation": "the default of --ffn-hidden-size is narrower than BLOOM's: give it",
         "--max-position-embeddings": "default: the sequence length. With ALiBi or rotary positions it says nothing",
         "--make-vocab-size-divisible-by": "the same padding, and its scores never enter the loss",
-        "--position-embedding-type": "`absolute` and `rotary` are called `learned_absolute` and `rope`; both names work",
+        "--position-embedding-type": "`absolute` and `rotary` are called `learned_absolute` and `rope`; the old "
+        "names work",
         "--normalization": "`layernorm` and `rmsnorm` work, as do Megatron-LM's spellings",
         "--init-method-std": "the same distribution, other draws",
     },
@@ -130,6 +131,8 @@ KERNELS = Topic(
         ),
     ),
     notes={
+        "--no-bias-gelu-fusion": "GELU is the exact one in the forks with it, and its approximation without: "
+        "--activation gelu is the exact one",
         "--no-query-key-layer-scaling": "the scaling changes nothing but rounding: it is undone inside the softmax",
     },
 )

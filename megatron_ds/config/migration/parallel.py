@@ -97,8 +97,8 @@ PARALLEL = Topic(
         "silence. With 1 there is no pipeline engine, as with --no-pipeline-parallel",
         "--zero-stage": "in force, and the same as the DeepSpeed JSON's stage; in the forks the JSON's alone is. bf16 "
         "needs stage 1 or more",
-        "--pp-partition-method": "a pattern is matched with our classes, in which the head is a LanguageModelHead: for the "
-        "stages of BLOOM 176B give `layers:5,6,6,6,6,6,6,6,6,6,6,5`",
+        "--pp-partition-method": "a pattern is matched with our classes, in which the head is a LanguageModelHead: for "
+        "the stages of BLOOM 176B give `layers:5,6,6,6,6,6,6,6,6,6,6,5`",
         "--sequence-parallel": "doesn't ask for CUDA_DEVICE_MAX_CONNECTIONS=1",
     },
 )

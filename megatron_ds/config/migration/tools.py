@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from megatron_ds.config.migration.entries import Names, Refused, Topic
 
 _LM_EVAL = "`megatron-ds evaluate --load DIR` runs tasks of lm-eval-harness; its --help tells the options"
+
+FINETUNING = Topic(
+    "Finetuning: tasks/main.py",
+    accepted=Names(both="--task --train-data --valid-data --epochs --pretrained-checkpoint --keep-last --num-classes"),
+    refused=(Refused("leave it out: --micro-batch-size is for evaluation too", Names(both="--eval-micro-batch-size")),),
+    clashes={
+        "--keep-last": "leave it out: the last batch is kept always. Here --keep-last N is how many checkpoints stay",
+        "--num-classes": "leave it out: finetune.py takes the number of classes from its task",
+    },
+    notes={
+        "--task": "start finetune.py; LAMBADA and WIKITEXT103 are tasks of `megatron-ds evaluate`",
+        "--epochs": "default 3, where --train-iters is not given",
+        "--valid-data": "files or folders, each evaluated by itself at the end of every epoch",
+        "--pretrained-checkpoint": "ours at any layout, Hugging Face's or Megatron's, as it is",
+    },
+)
 
 EVALUATION = Topic(
     "Evaluation without finetuning: tasks/main.py --task LAMBADA or WIKITEXT103, and tasks/eval_harness",
     refused=(
         Refused(
-            "an option of `megatron-ds evaluate --load DIR --task …`", Names(both="--strict-lambada --overlapping-eval")
+            "give it to `megatron-ds evaluate --load DIR --task …`, not to training",
+            Names(both="--strict-lambada --overlapping-eval"),
         ),
         Refused(_LM_EVAL, Names(both="--task_list --results_path", microsoft="--num_fewshot")),
         Refused(
@@ -24,6 +43,20 @@ EVALUATION = Topic(
         ),
     ),
 )
+
+_EVALUATE = "score it with `megatron-ds evaluate --load DIR --task {}`"
+
+# What to do instead of giving a value that a fork's option takes and ours, which is the same otherwise, does not.
+VALUES: Mapping[str, Mapping[str, str]] = {
+    "task.task": {
+        "LAMBADA": _EVALUATE.format("LAMBADA"),
+        "WIKITEXT103": _EVALUATE.format("WIKITEXT103"),
+        "ICT-ZEROSHOT-NQ": "retrievers are not supported",
+        "RET-FINETUNE-NQ": "retrievers are not supported",
+    },
+    "optimizer.lr_decay_style": {"inverse-square-root": "not supported: use constant, linear or cosine"},
+    "data.tokenizer_type": {"HFAutoTokenizer": "use HFTokenizer"},
+}
 
 # Flags of tools/preprocess_data.py for `megatron-ds preprocess`, which has a parser of its own.
 PREPROCESS = Topic(
@@ -52,7 +85,7 @@ PREPROCESS = Topic(
         "--append-eod": "with --split-sentences too, at the end of the last sentence",
         "--dataset-impl": "`mmap` alone, which need not be given",
         "--workers": "default: all cores. With --partitions it is the number for all of them, as in Microsoft's fork",
-        "--vocab-size": "for NullTokenizer, without a default",
+        "--vocab-size": "for NullTokenizer, without a default; it has no end-of-document id of its own here",
         "--log-interval": "default 1000, as in Microsoft's fork",
     },
 )

@@ -78,10 +78,14 @@ LEARNING_RATE = Topic(
         Renamed("lr", Names(others="--learning-rate")),
         Renamed("lr_warmup_fraction", Names(both="--warmup")),
         Renamed("lr_warmup_iters", Names(others="--lr-warmup-steps --warmup-steps")),
-        Renamed("override_lr_scheduler", Names(microsoft="--no-load-lr-state")),
         Renamed("clip_grad", Names(others="grad_clip max_grad_norm")),
     ),
     refused=(
+        Refused(
+            "give --override-lr-scheduler: the schedule is this command's, at the step that was loaded; in the fork it "
+            "begins anew",
+            Names(microsoft="--no-load-lr-state"),
+        ),
         Refused(f"give --lr-decay-iters: {_IN_SAMPLES}", Names(both="--lr-decay-samples")),
         Refused(f"give --lr-decay-iters: {_IN_TOKENS}", Names(both="--lr-decay-tokens")),
         Refused(f"give --lr-warmup-iters: {_IN_SAMPLES}", Names(both="--lr-warmup-samples")),
@@ -97,14 +101,14 @@ LEARNING_RATE = Topic(
         Refused(_STEADY, Names(microsoft="--weight-decay-incr-style --start-weight-decay --end-weight-decay")),
     ),
     notes={
-        "--lr": "the last step of the warm-up has it",
+        "--lr": "the schedule is a step ahead of the forks', whose first step in a warm-up has a rate of 0",
         "--lr-decay-style": "`inverse-square-root` of Microsoft's fork is not supported",
         "--lr-decay-iters": "with a batch that grows (--rampup-batch-size), the forks' curve in samples is another one",
         "--weight-decay": "decoupled, of matrices alone: norms and biases have none, as in both forks",
-        "--clip-grad": "in force, and the same as the DeepSpeed JSON's gradient_clipping; in the forks the JSON's alone is",
+        "--clip-grad": "in force, and the same as the DeepSpeed JSON's gradient_clipping; in the forks "
+        "the JSON's alone is",
         "--override-lr-scheduler": "the words for the case that the checkpoint has another schedule; without them "
         "that is an error",
-        "--no-load-lr-state": "the schedule of this command stands",
     },
 )
 
