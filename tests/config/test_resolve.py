@@ -214,6 +214,14 @@ def test_missing_options_are_all_listed_with_flag_and_key():
     assert "--data-path" in text
 
 
+@pytest.mark.parametrize(
+    "data", [["--train-data-path", "a"], ["--train-weighted-split-paths", "a: 1 0:1 b"], ["--task", "MNLI"]]
+)
+def test_missing_options_do_not_include_the_data_that_another_option_names(data):
+    text = only_problem(words(*data, lr=None))
+    assert text.startswith("1 required option is missing: lr\n")
+
+
 def test_missing_option_with_a_wrong_value_is_reported_once():
     assert "lr is a number" in only_problem(words(lr="x"))
 

@@ -79,7 +79,7 @@ DATA = Topic(
     ),
     notes={
         "--data-path": "token files of the forks are read as they are. Shares of a blend are exact over the run",
-        "--split": "cuts the documents in the same way; an epoch's order of samples is another one",
+        "--split": "cuts the documents in their order, as in the forks, but for one document at a seam",
         "--seq-length": "GPT: samples of as many tokens, cut from one stream of documents that begins a new shuffle at "
         "each epoch",
         "--num-workers": "default 0, not 2",
