@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from megatron_ds.config.migration.entries import Names, Refused, Topic
 
-_LM_EVAL = "`megatron-ds evaluate --load DIR` runs tasks of lm-eval-harness; its --help tells the options"
-
 FINETUNING = Topic(
     "Finetuning: tasks/main.py",
     accepted=Names(both="--task --train-data --valid-data --epochs --pretrained-checkpoint --keep-last --num-classes"),
@@ -31,14 +29,19 @@ EVALUATION = Topic(
             "give it to `megatron-ds evaluate --load DIR --task …`, not to training",
             Names(both="--strict-lambada --overlapping-eval"),
         ),
-        Refused(_LM_EVAL, Names(both="--task_list --results_path", microsoft="--num_fewshot")),
         Refused(
-            "leave it out: `megatron-ds evaluate` pads to the longest text of a batch, and needs no such choice",
+            "give --task lm_eval:NAME … to `megatron-ds evaluate --load DIR`, for tasks of lm-eval-harness",
+            Names(both="--task_list"),
+        ),
+        Refused("give --output FILE to `megatron-ds evaluate`", Names(both="--results_path")),
+        Refused("give it to `megatron-ds evaluate`, not to training", Names(microsoft="--num_fewshot")),
+        Refused(
+            "leave it out: `megatron-ds evaluate` needs no such choice",
             Names(both="--adaptive_seq_len", bloom="--micro_bs_multiplier"),
         ),
         Refused("give --dtype fp32 to `megatron-ds evaluate`", Names(both="--eval_fp32")),
         Refused(
-            "not supported: `megatron-ds evaluate` writes one file with all results at the end",
+            "leave it out: `megatron-ds evaluate` writes one file with all results at the end",
             Names(bloom="--intermed_results --bootstrap_iters"),
         ),
     ),
