@@ -258,6 +258,8 @@ MNLI = ForkLine(
         "task.task": "MNLI",
         "task.valid_data": ["MNLI/dev_matched.tsv", "MNLI/dev_mismatched.tsv"],
         "task.epochs": 5,
+        "model.model_type": "bert",
+        "model.num_classes": 3,
         "checkpoint.keep_last": None,
     },
 )

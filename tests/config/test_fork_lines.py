@@ -8,22 +8,24 @@ from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.config.catalog import all_options
 from megatron_ds.config.settings import Given
 from megatron_ds.errors import Problem
+from megatron_ds.tasks.data import MODEL_OPTIONS
 from tests.config.fork_lines import LAMBADA, LINES, ForkLine
 from tests.config.helpers import write_json
 
-# What finetune.py derives from the task's files before it resolves the run.
-_FROM_THE_TASK = {
-    "training.train_iters": Given(10_000, "epochs x examples"),
-    "model.model_type": Given("bert", "task"),
-}
+
+def _known(line: ForkLine) -> dict[str, Given]:
+    """What finetune.py knows of a run before it resolves it: steps follow from epochs, and the head from the task."""
+    if line.family is not None:
+        return {}
+    options = MODEL_OPTIONS[str(line.values["task.task"])]
+    return {"training.train_iters": Given(0, "task"), **{f"model.{k}": Given(v, "task") for k, v in options.items()}}
 
 
 def _resolve(line: ForkLine, words: list[str], tmp_path, deepspeed) -> tuple[ResolvedRun | None, list[Problem]]:
     if deepspeed is not None:
         words = [*words, "--deepspeed_config", write_json(tmp_path / "ds_config.json", deepspeed)]
     environ = {"WORLD_SIZE": str(line.processes), "DS_ACCELERATOR": "cuda"}
-    known = _FROM_THE_TASK if line.family is None else {}
-    return collect(words, environ, "x", line.family, known)
+    return collect(words, environ, "x", line.family, _known(line))
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.name)
