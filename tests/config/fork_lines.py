@@ -90,7 +90,7 @@ BLOOM_176B = ForkLine(
         "--distributed-backend": "",
         "--zero-stage": "",
     },
-    others=("train_iters",),
+    others=("missing: train_iters, data_path",),
     deepspeed={
         "train_micro_batch_size_per_gpu": 2,
         "train_batch_size": 2048,
@@ -144,7 +144,8 @@ GPT_1P3B = ForkLine(
         "--log-optimizer-states-to-tensorboard": "",
         "--data-impl": "",
     },
-    others=("train_iters",),
+    added="--tokenizer-type GPT2BPETokenizer",
+    others=("missing: train_iters, tokenizer_type",),
     deepspeed={
         "train_batch_size": 512,
         "train_micro_batch_size_per_gpu": 2,
@@ -197,7 +198,8 @@ GPT_6P7B = ForkLine(
         "--log-validation-ppl-to-tensorboard": "",
         "--data-impl": "",
     },
-    others=("train_iters", "fp16 is given twice", "bf16 and fp16 are both on"),
+    added="--tokenizer-type GPT2BPETokenizer",
+    others=("missing: train_iters, tokenizer_type", "fp16 is given twice", "bf16 and fp16 are both on"),
     deepspeed={
         "train_batch_size": 1024,
         "train_micro_batch_size_per_gpu": 16,
@@ -229,8 +231,8 @@ BERT = ForkLine(
         "--data-impl": "",
         "--distributed-backend": "",
     },
-    added="--seq-length 512",
-    others=("seq_length",),
+    added="--seq-length 512 --tokenizer-type BertWordPieceLowerCase",
+    others=("missing: seq_length, tokenizer_type",),
     values={
         "model.model_type": "bert",
         "model.max_position_embeddings": 512,

@@ -85,7 +85,8 @@ DATA = Topic(
         "--num-workers": "default 0, not 2",
         "--dataloader-type": "`cyclic` shuffles the samples of the run once, not those of each epoch",
         "--tokenizer-type": "`PretrainedFromHF` is called `HFTokenizer`, `GPTSentencePieceTokenizer` "
-        "`SentencePieceTokenizer`; the old names work. pretrain_bert.py needs it given too",
+        "`SentencePieceTokenizer`; the old names work. Must be given: the forks take "
+        "GPT2BPETokenizer in pretrain_gpt.py and BertWordPieceLowerCase in pretrain_bert.py without it",
         "--vocab-size": "all ids in use; of NullTokenizer, Microsoft's fork puts an end-of-document id on top",
         "--reset-attention-mask": "the end-of-document token belongs to its own document",
         "--valid-weighted-split-paths": "each set is evaluated and logged under its name, as in BLOOM's fork",

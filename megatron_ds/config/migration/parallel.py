@@ -95,8 +95,9 @@ PARALLEL = Topic(
         "--tensor-model-parallel-size": "one that doesn't fit the processes is an error; the forks lower it in silence",
         "--pipeline-model-parallel-size": "one that doesn't fit the processes is an error; the forks lower it in "
         "silence. With 1 there is no pipeline engine, as with --no-pipeline-parallel",
-        "--zero-stage": "in force, and the same as the DeepSpeed JSON's stage; in the forks the JSON's alone is. bf16 "
-        "needs stage 1 or more",
+        "--local_rank": "not used: ranks come from the environment",
+        "--zero-stage": "in force, and the same as the DeepSpeed JSON's stage; in the forks the JSON's alone is. "
+        "Default 0 for fp32 without a pipeline, else 1; bf16 needs 1 or more",
         "--pp-partition-method": "a pattern is matched with our classes, in which the head is a LanguageModelHead: for "
         "the stages of BLOOM 176B give `layers:5,6,6,6,6,6,6,6,6,6,6,5`",
         "--sequence-parallel": "doesn't ask for CUDA_DEVICE_MAX_CONNECTIONS=1",
@@ -142,8 +143,8 @@ MEMORY = Topic(
     notes={
         "--checkpoint-activations": "enough by itself; with DeepSpeed, the forks need "
         "--deepspeed-activation-checkpointing too",
-        "--deepspeed-activation-checkpointing": "the same as --checkpoint-activations; ours recomputes, not DeepSpeed",
-        "--checkpoint-in-cpu": "needs full recomputation, not DeepSpeed's",
+        "--deepspeed-activation-checkpointing": "ours recomputes, not DeepSpeed",
+        "--checkpoint-in-cpu": "with full recomputation, which is ours and not DeepSpeed's",
         "--recompute-method": "default with full recomputation: `uniform`; in Microsoft's fork it must be given",
     },
 )

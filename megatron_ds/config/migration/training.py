@@ -107,8 +107,7 @@ LEARNING_RATE = Topic(
         "--weight-decay": "decoupled, of matrices alone: norms and biases have none, as in both forks",
         "--clip-grad": "in force, and the same as the DeepSpeed JSON's gradient_clipping; in the forks "
         "the JSON's alone is",
-        "--override-lr-scheduler": "the words for the case that the checkpoint has another schedule; without them "
-        "that is an error",
+        "--override-lr-scheduler": "needed where the checkpoint has another schedule, which without it is an error",
     },
 )
 
