@@ -279,6 +279,16 @@ RACE = ForkLine(
 
 LINES = (BLOOM_176B, GPT_1P3B, GPT_6P7B, BERT, MNLI, RACE)
 
+# tools/preprocess_data.py as the forks' README files start it, the second one with Microsoft's tokenizer flag.
+PREPROCESS = shlex.split(
+    "--input corpus.json --output-prefix corpus --vocab-file bert-vocab.txt --dataset-impl mmap "
+    "--tokenizer-type BertWordPieceLowerCase --split-sentences --workers 8"
+)
+PREPROCESS_WITH_HF = shlex.split(
+    "--input corpus.json --output-prefix corpus --tokenizer-type HFTokenizer --hf-autotokenizer-model gpt2 "
+    "--append-eod --workers 8 --partitions 2"
+)
+
 # examples/evaluate_zeroshot_gpt.sh, whose command is `megatron-ds evaluate` here.
 LAMBADA = shlex.split(
     "--task LAMBADA --valid-data lambada_test.jsonl --tokenizer-type GPT2BPETokenizer --strict-lambada "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from megatron_ds.cli.other_flags import refuse_other_flags
+from megatron_ds.cli.preprocess import preprocess_parser
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.config.catalog import all_options
 from megatron_ds.config.settings import Given
-from megatron_ds.errors import Problem
+from megatron_ds.errors import ConfigError, Problem
 from megatron_ds.tasks.data import MODEL_OPTIONS
-from tests.config.fork_lines import LAMBADA, LINES, ForkLine
+from tests.config.fork_lines import LAMBADA, LINES, PREPROCESS, PREPROCESS_WITH_HF, ForkLine
 from tests.config.helpers import write_json
 
 
@@ -62,3 +64,22 @@ def test_line_of_an_evaluation_names_the_command_for_it():
     for part in ("task is one of", "--strict-lambada"):
         (problem,) = [problem for problem in problems if part in problem.message]
         assert "`megatron-ds evaluate --load DIR --task" in problem.advice
+
+
+def test_line_of_preprocess_data_is_understood_as_it_comes():
+    parser = preprocess_parser()
+    refuse_other_flags(parser, PREPROCESS)
+    arguments = parser.parse_args(PREPROCESS)
+    assert arguments.split_sentences and arguments.workers == 8
+    assert arguments.tokenizer_type == "BertWordPieceLowerCase"
+
+
+def test_line_of_preprocess_data_with_another_tokenizer_flag_is_understood_as_advised():
+    parser = preprocess_parser()
+    with pytest.raises(ConfigError, match="--tokenizer-name-or-path NAME"):
+        refuse_other_flags(parser, PREPROCESS_WITH_HF)
+    advised = [
+        "--tokenizer-name-or-path" if word == "--hf-autotokenizer-model" else word for word in PREPROCESS_WITH_HF
+    ]
+    refuse_other_flags(parser, advised)
+    assert parser.parse_args(advised).tokenizer_name_or_path == "gpt2"
