@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_ds.cli.numbers import at_least_one, at_least_zero
+from megatron_ds.cli.other_flags import refuse_other_flags
 from megatron_ds.cli.preprocess_report import no_text, report, tell_of_earlier
 from megatron_ds.cli.progress import Progress
 from megatron_ds.cli.token_files import files_of, folders_in_the_way, named_io_errors
@@ -52,7 +53,9 @@ def main(argv: Sequence[str]) -> None:
         ConfigError: an option or an input file is wrong. Nothing was read.
         DataError: a line is bad, there is no text at all, or the disk is full. Nothing stays behind.
     """
-    arguments = _parser().parse_args(argv)
+    parser = preprocess_parser()
+    refuse_other_flags(parser, argv)
+    arguments = parser.parse_args(argv)
     splitter = _splitter(arguments)
     choice = _dataset_choice(arguments)
     keys = _keys(arguments.json_keys)
@@ -94,7 +97,8 @@ def main(argv: Sequence[str]) -> None:
         _write(job, arguments.output_prefix, prefixes, progress)
 
 
-def _parser() -> argparse.ArgumentParser:
+def preprocess_parser() -> argparse.ArgumentParser:
+    """The options of ``megatron-ds preprocess``."""
     parser = argparse.ArgumentParser(
         "megatron-ds preprocess", description="Turns texts into token files.", allow_abbrev=False
     )

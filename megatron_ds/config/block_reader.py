@@ -8,7 +8,7 @@ from typing import Any
 
 from megatron_ds.config.catalog import all_options, block_classes, check_text, convert_json
 from megatron_ds.config.files import ConfigFile, read_model_preset
-from megatron_ds.config.other_names import advice_for, renamed
+from megatron_ds.config.migration import advice_for, renamed
 from megatron_ds.config.settings import PRESET_ORIGIN, Given, wrong_option_value, wrong_value
 from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import ConfigError, Problem, Source

@@ -19,7 +19,7 @@ from megatron_ds.config.deepspeed_keys import (
 )
 from megatron_ds.config.deepspeed_kinds import COUNT, POSITIVE
 from megatron_ds.config.files import ConfigFile
-from megatron_ds.config.other_names import advice_for
+from megatron_ds.config.migration import advice_for
 from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
 from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import Problem, Source

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from megatron_ds.config.catalog import Option, all_options, check_text, convert_text
-from megatron_ds.config.other_names import advice_for, renamed
+from megatron_ds.config.migration import advice_for, clash_advice, renamed
 from megatron_ds.config.settings import Given, wrong_option_value, wrong_value
 from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import Problem, Source
@@ -127,7 +127,9 @@ def _room(flag: str) -> float:
         return float("inf")
     if option is not None and option.kind == "bool":
         return 0
-    # Taking the word after an unknown flag leaves one problem in the report instead of two.
+    # Taking the words after a flag that is refused, and the one after an unknown flag, leaves one problem of each.
+    if option is None and (advice_for(flag) or renamed(flag)):
+        return float("inf")
     return 0 if flag in SWITCHES or flag in _value_switches() or flag.startswith("--no-") else 1
 
 
@@ -188,7 +190,7 @@ def _take_switch(line: CommandLine, flag: str, option: Option, values: list[str]
 def _take_option(line: CommandLine, flag: str, option: Option, values: list[str]) -> None:
     if not values:
         line.failed.add(option.path)
-        line.problems.append(Problem(f"{flag} needs a value", advice=option.help))
+        line.problems.append(Problem(f"{flag} needs a value", advice=clash_advice(flag) or option.help))
         return
     try:
         value = convert_text(option, values if option.kind == "list" else values[0])

@@ -26,6 +26,8 @@ from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.utils.text import counted
 
 _FAMILY = "model.model_type"
+# Each of these says what is trained on.
+_NAMES_OF_DATA = ("data.data_path", "data.train_data_path", "data.train_weighted_split_paths", "task.task")
 
 
 @dataclass
@@ -260,8 +262,7 @@ def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:
     ]
     if not absent:
         return []
-    # Without a run nobody looks at the data, so this report says what they need as well.
-    names = [*absent, *([] if settings.value("data.data_path") else [all_options()["data.data_path"]])]
+    names = [*absent, *(all_options()[path] for path in _needed_later(settings) if path not in sources.failed)]
     lines = [f"{option.flag}, or {option.json_key} in a JSON" for option in names]
     for key, path in sources.file.autos.items():
         if path in [option.path for option in absent]:
@@ -273,6 +274,17 @@ def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:
             advice="give\n" + "\n".join(f"    {line}" for line in lines),
         )
     ]
+
+
+def _needed_later(settings: Settings) -> Iterator[str]:
+    """Options that are missed when data and tokenizer are looked at, which nobody does without a run.
+
+    A task's files are reported by the task.
+    """
+    if not any(settings.value(path) for path in _NAMES_OF_DATA):
+        yield "data.data_path"
+    if settings.value("data.tokenizer_type") is None and settings.value("model.vocab_size") is None:
+        yield "data.tokenizer_type"
 
 
 def _build(settings: Settings) -> RunConfig:

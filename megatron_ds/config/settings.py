@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatron_ds.config.catalog import Option, all_options
+from megatron_ds.config.migration import value_advice
 from megatron_ds.config.spelling import nearest
 from megatron_ds.errors import Problem, Source
 from megatron_ds.utils.text import counted, quoted, value_text
@@ -134,7 +135,10 @@ def wrong_option_value(option: Option, value: Any, origin: str, error: ValueErro
 
 
 def _advice(option: Option, value: Any) -> str:
-    """What to give instead: the word that was meant, the range, or what the option is about."""
+    """What to give instead: what the fork's value is here, the word that was meant, the range, or the option's help."""
+    instead = value_advice(option.path, value)
+    if instead is not None:
+        return instead
     guess = nearest(value, map(str, option.choices)) if isinstance(value, str) else None
     if guess is not None:
         return f"did you mean {guess}?"

@@ -6,7 +6,7 @@ from megatron_ds.config import collect
 from megatron_ds.config.catalog import all_options
 from megatron_ds.config.flags import parse_command_line
 from megatron_ds.config.help import help_text
-from megatron_ds.config.other_names import other_names, renamed
+from megatron_ds.config.migration import other_names, renamed
 from tests.config.helpers import environ, only_problem, resolved, words
 
 

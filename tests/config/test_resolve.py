@@ -209,9 +209,22 @@ def test_missing_options_are_all_listed_with_flag_and_key():
     result, found = collect([], environ())
     assert result is None
     (text,) = [str(problem) for problem in found]
-    assert text.startswith("8 required options are missing: num_layers, hidden_size")
+    assert text.startswith("9 required options are missing: num_layers, hidden_size")
     assert "--lr, or megatron_ds.optimizer.lr in a JSON" in text
     assert "--data-path" in text
+
+
+@pytest.mark.parametrize(
+    "data", [["--train-data-path", "a"], ["--train-weighted-split-paths", "a: 1 0:1 b"], ["--task", "MNLI"]]
+)
+def test_missing_options_do_not_include_the_data_that_another_option_names(data):
+    text = only_problem(words(*data, "--vocab-size", "9", lr=None))
+    assert text.startswith("1 required option is missing: lr\n")
+
+
+def test_missing_options_include_the_tokenizer_that_nothing_names():
+    text = only_problem(words("--data-path", "a", "--vocab-file", "vocab.json", lr=None))
+    assert text.startswith("2 required options are missing: lr, tokenizer_type\n")
 
 
 def test_missing_option_with_a_wrong_value_is_reported_once():

@@ -58,7 +58,7 @@ class CheckpointConfig(OptionBlock):
         None, "Saves and ends the run at the next multiple of this many steps.", ge=1, le=MOST_STEPS
     )
     exit_duration_in_mins: float | None = option(
-        None, "Saves and ends the run after the first step at which this many minutes have gone by.", gt=0, le=10**7
+        None, "Saves and ends the run after the first step at which this many minutes have gone by.", gt=0, le=10**9
     )
     allow_data_change: bool = option(
         False,

@@ -66,7 +66,11 @@ class ModelConfig(OptionBlock):
         None, "Number of learned positions; the sequence length when not given.", ge=1, le=WIDEST
     )
     rotary_base: float = option(
-        10000.0, "rope: base of the wavelengths (theta).", aliases=("--rope-theta", "--rotary-emb-base"), gt=1, le=1e12
+        10000.0,
+        "rope: base of the wavelengths (theta).",
+        aliases=("--rope-theta", "--rotary-emb-base", "--rotary-position-embeddings-theta"),
+        gt=1,
+        le=1e12,
     )
     rotary_percent: float = option(
         1.0,

@@ -73,7 +73,7 @@ class TrainingConfig(OptionBlock):
     distribute_saved_activations: bool = option(
         False,
         "full recomputation: each tensor-parallel rank keeps its share of the inputs that recomputation starts from.",
-        aliases=("--partition-activations",),
+        aliases=("--partition-activations", "--distribute-checkpointed-activations"),
     )
     checkpoint_in_cpu: bool = option(
         False,
