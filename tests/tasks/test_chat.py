@@ -9,7 +9,7 @@ from megatron_ds.tasks.sft.read import Conversation
 from megatron_ds.tasks.sft.tokens import LearnedTokens
 from megatron_ds.tokenizers.chat_template import load_chat_template
 from megatron_ds.tokenizers.fast import FastTokenizer
-from tests.tasks.chat import CHATML, FORGETTING, PLAIN, ask, load, save_tokenizer, talk
+from tests.tasks.chat import CHATML, FORGETTING, PLAIN, ask, load, save_metaspace_tokenizer, save_tokenizer, talk
 
 TURNS = talk(
     ("user", "the quick fox?\n"),
@@ -48,6 +48,17 @@ def test_chat_encoder_has_transformers_tokens_and_learns_the_assistants(
     messages = [message.as_dict() for message in TURNS.messages]
     assert example.tokens.tolist() == theirs.apply_chat_template(messages)["input_ids"]
     assert learned_pieces(tokenizer, example) == learned
+
+
+def test_chat_encoder_with_prefix_spaces_has_transformers_tokens(tmp_path: Path) -> None:
+    tokenizer, chat, theirs = load(save_metaspace_tokenizer(tmp_path))
+    turns = talk(("user", "the fox"), ("assistant", "jumps"), ("user", "quick"), ("assistant", "fox jumps"))
+    example = chat.encode(turns)
+    assert isinstance(example, LearnedTokens)
+    ids = theirs.apply_chat_template([message.as_dict() for message in turns.messages])["input_ids"]
+    assert example.tokens.tolist() == ids != tokenizer.encode(theirs.decode(ids), allow_special=True)
+    learned = [token for run in learned_pieces(tokenizer, example) for token in run.split(" ")]
+    assert learned == ["▁jumps", "▁", "</s>", "▁fox", "▁jumps", "▁", "</s>"]
 
 
 def test_chat_encoder_agrees_with_generation_blocks_of_transformers(tmp_path: Path) -> None:
