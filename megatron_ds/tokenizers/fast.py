@@ -115,15 +115,16 @@ class FastTokenizer:
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """The ids of `text`, special tokens matched, and the character of `text` at which each of them begins.
 
-        These are the ids that ``encode(text, allow_special=True)`` gives.
+        These are transformers' ids, which chat templates are written for: other than with `encode`, there is a prefix
+        space after each special token where ``tokenizer.json`` asks for one.
         """
         encoding = self._placing.encode(text, add_special_tokens=False)
         return encoding.ids, [start for start, _ in encoding.offsets]
 
     @cached_property
     def _placing(self) -> tokenizers.Tokenizer:
-        """The same as `_matching`, but for places: a post-processor of GPT-2's kind leaves spaces out of them."""
-        placing = _copy(self._matching)
+        placing = _copy(self._backend)
+        # One of GPT-2's kind leaves spaces out of a token's place.
         placing.post_processor = None
         placing.encode_special_tokens = False
         return placing

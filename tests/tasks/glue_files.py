@@ -45,7 +45,7 @@ FILES: dict[str, dict[str, list[str]]] = {
         "test": [tabbed("index question sentence"), "4\twhat?\tthe fox"],
     },
     "SST-2": {
-        "train": [tabbed("sentence label"), "hide new secretions \t0", "contains no wit \t1"],
+        "train": [tabbed("sentence label"), "hide new secretions \t0", "contains no humor \t1"],
         "dev": [tabbed("sentence label"), "it 's charming . \t1"],
         "test": [tabbed("index sentence"), "3\tuneasy mishmash"],
     },
