@@ -18,6 +18,7 @@ from megatron_ds.checkpoint.huggingface import (
     check_ids,
     compare_logits,
     export_huggingface,
+    has_tokenizer,
     import_huggingface,
     own_tokenizer,
 )
@@ -131,7 +132,7 @@ def _check(weights: ModelWeights, folder: Path, dtype: torch.dtype, data: Mappin
     )
     check_difference(comparison)
     tokenizer = own_tokenizer(data, folder)
-    if tokenizer is not None and (folder / "tokenizer.json").is_file():
+    if tokenizer is not None and has_tokenizer(folder):
         logger.info("%d texts have the same ids", check_ids(tokenizer, folder))
 
 

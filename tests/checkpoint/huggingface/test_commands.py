@@ -132,7 +132,7 @@ def _import(source: Path, output: Path, *more: str) -> None:
     checkpoint_tools.main(["import", "--from", "hf", "--input", str(source), "--output", str(output), *more])
 
 
-@pytest.mark.parametrize("name", ["opt", "pythia", "qwen3"])
+@pytest.mark.parametrize("name", ["opt", "pythia", "qwen3", "bert, 3 classes"])
 def test_import_and_export_give_every_file_back(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     theirs = tmp_path / "theirs"
     save(FAMILIES[name], theirs)
@@ -153,8 +153,10 @@ def test_import_and_export_give_every_file_back(name: str, tmp_path: Path, caplo
     assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
     for file in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / file).read_bytes() == (theirs / file).read_bytes()
-    old, new = (json.loads((folder / "generation_config.json").read_text()) for folder in (theirs, tmp_path / "again"))
-    assert old == new
+    if not name.startswith("bert"):
+        files = [folder / "generation_config.json" for folder in (theirs, tmp_path / "again")]
+        old, new = (json.loads(file.read_text()) for file in files)
+        assert old == new
 
 
 @pytest.mark.parametrize(("given", "expected"), [((), "bf16"), (("--dtype", "fp32"), "fp32")])
