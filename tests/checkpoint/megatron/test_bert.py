@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from megatron_ds.checkpoint.huggingface import compare_logits, export_huggingface
+from megatron_ds.checkpoint.huggingface.architectures import choose_architecture
 from megatron_ds.checkpoint.megatron import export_megatron, import_megatron
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.errors import CheckpointError, ConfigError
@@ -84,6 +86,17 @@ def test_classic_bert_computes_the_reference_and_comes_back_as_megatron_writes_i
                 content["model"], classic_stage(bert, rank, tp, version, layers, *ends, "encoder", "self_attention")
             )
     assert import_megatron(tmp_path / "out").model == weights.model
+
+
+def test_post_ln_of_megatron_is_that_of_transformers(tmp_path: Path) -> None:
+    bert = Bert(post_ln=True)
+    weights = import_megatron(write_classic(tmp_path / "in", bert, 2, 1))
+    _assert_same_scores(weights, bert)
+    exported = export_huggingface(weights, tmp_path / "out", data={}, kept=tmp_path / "nothing")
+    assert exported.architecture.name == "BertForPreTraining"
+    assert compare_logits(weights, tmp_path / "out", torch.float32).largest_difference <= 1e-5
+    with pytest.raises(ConfigError, match="--residual-connection pre_ln can't be written as BertForPreTraining"):
+        choose_architecture(import_megatron(write_classic(tmp_path / "pre", Bert(), 1, 1)).model)
 
 
 @pytest.mark.parametrize(("tp", "pp", "transformer_engine"), [(1, 1, True), (2, 2, False)])
