@@ -115,7 +115,7 @@ def _import(arguments: argparse.Namespace) -> None:
         precision,
         imported.weights.model.vocab_size,
     )
-    tell_how_to_train_on(output)
+    tell_how_to_train_on(output, imported.weights.model)
     if arguments.check:
         # What was written, not what was read.
         written = open_checkpoint(output)

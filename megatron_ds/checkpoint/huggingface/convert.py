@@ -174,10 +174,11 @@ def _check(
     problems = []
     if missing := [name for name in shapes if name not in found.names]:
         problems.append(Problem(f"{where} lacks {_listed(missing)}", advice="copy all files, or correct config.json"))
+    known = {*shapes, *copies}
     extra = [
         name
         for name in found.names
-        if name not in (*shapes, *copies) and not architecture.is_buffer(name) and not architecture.is_unused(name)
+        if name not in known and not architecture.is_buffer(name) and not architecture.is_unused(name)
     ]
     if extra:
         problems.append(
