@@ -48,12 +48,13 @@ def choose_architecture(model: ModelConfig, name: str | None = None) -> Architec
 def _with_advice(
     problems: list[Problem], nearest: Architecture, candidates: Collection[Architecture], *, named: bool
 ) -> list[Problem]:
-    known = ", ".join(dict.fromkeys(candidate.model_type for candidate in candidates))
-    advice = (
-        "leave --architecture out to try the others"
-        if named
-        else f"no class of {known} can express it; {nearest.model_type} is the nearest"
-    )
+    kinds = list(dict.fromkeys(candidate.model_type for candidate in candidates))
+    if named:
+        advice = "leave --architecture out to try the others"
+    elif len(kinds) == 1:
+        advice = f"no class of {kinds[0]} can express it; --format megatron may"
+    else:
+        advice = f"no class of {', '.join(kinds)} can express it; {nearest.model_type} is the nearest"
     return [*problems[:-1], replace(problems[-1], advice=advice)]
 
 

@@ -30,7 +30,7 @@ class TokenTypes:
 
     def write(self, options: Values) -> dict[str, Any]:
         """The entry."""
-        return {"type_vocab_size": max(1, options["num_tokentypes"])}
+        return {"type_vocab_size": options["num_tokentypes"] or 1}
 
     def read(self, config: Values) -> dict[str, Any]:
         """The option."""

@@ -176,6 +176,9 @@ def test_export_to_a_named_class_refuses_what_it_has_not(tmp_path: Path) -> None
         _export(_weights(), tmp_path / "out", architecture="llama")
     named = {problem.sources[0].name for problem in raised.value.problems}
     assert named == {"position_embedding_type", "normalization", "activation"}
+    for name, options, other in (("bert", {}, "gpt"), ("gpt2", _BERT, "bert")):
+        with pytest.raises(ConfigError, match=f"--model-type {other} can't be written as "):
+            _export(_weights(**options), tmp_path / "out", architecture=name)
     exported = _export(_weights(), tmp_path / "out", architecture="opt")
     assert exported.architecture is ARCHITECTURES["opt"][0]
     assert compare_logits(_weights(), tmp_path / "out", torch.float32).largest_difference <= 1e-5
