@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from megatron_ds.checkpoint.reader import CheckpointReader
+from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.mpu import ShardSpec
 from megatron_ds.utils.text import counted
 
@@ -56,7 +57,7 @@ def report(checkpoint: CheckpointReader, *, files: bool = False) -> Iterator[str
     yield f"{facts['folder']}: step {facts['step']}, {consumed} consumed"
     yield f"  layout      {facts['layout']}; files of {'an engine' if facts['kind'] == 'deepspeed' else 'a tool'}"
     yield (
-        f"  model       {facts['num_parameters']:,} parameters: {counted(model.num_layers, 'layer')}, "
+        f"  model       {_kind(model)}, {facts['num_parameters']:,} parameters: {counted(model.num_layers, 'layer')}, "
         f"hidden {model.hidden_size}, {counted(model.num_attention_heads, 'head')}, vocabulary {model.vocab_size}"
     )
     yield f"  optimizer   {'fp32 weights and moments' if facts['has_optimizer'] else 'none: weights only'}"
@@ -65,6 +66,12 @@ def report(checkpoint: CheckpointReader, *, files: bool = False) -> Iterator[str
         yield from (f"    {size:>15,}  {name}" for name, size in facts["files"].items())
     yield ""
     yield from _parameter_table(checkpoint.specs, next(iter(facts["parameters"].values()))["dtype"], layout.tp_size)
+
+
+def _kind(model: ModelConfig) -> str:
+    heads = {"lm": "", "none": " without head"}
+    head = heads.get(model.output_head, f" for {model.output_head.replace('_', ' ')}")
+    return model.model_type.upper() + head
 
 
 def folded_name(name: str) -> str:

@@ -203,6 +203,8 @@ def training_order_problems(found: FoundCheckpoint, run: RunConfig, now: Trainin
         run: a run whose data is in order.
         now: what the order of its samples depends on.
     """
+    if found.manifest.model.get("model_type", "gpt") != run.model.model_type:
+        return []  # samples of another kind altogether; the model is the problem
     try:
         before = TrainingOrder.from_json(found.manifest.training_order)
     except (KeyError, TypeError, IndexError):

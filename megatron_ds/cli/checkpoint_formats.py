@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_ds.checkpoint.write import MODEL_PRESET_NAME
+from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.utils.logging import logger
 
 
@@ -31,8 +32,11 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, metavar="N", help="which of the run's checkpoints; else the last one")
 
 
-def tell_how_to_train_on(output: Path) -> None:
-    """Logs the options with which a run begins from a checkpoint that was written without an optimizer."""
+def tell_how_to_train_on(output: Path, model: ModelConfig) -> None:
+    """Logs the options with which a run begins from a checkpoint of `model` that was written without an optimizer."""
+    if model.output_head != "lm":
+        logger.info("to finetune: finetune.py --task NAME --pretrained-checkpoint %s --save OTHER", output)
+        return
     logger.info("to train on: --model-preset %s --load %s --finetune --save OTHER", output / MODEL_PRESET_NAME, output)
 
 

@@ -18,6 +18,7 @@ from megatron_ds.checkpoint.huggingface import (
     check_ids,
     compare_logits,
     export_huggingface,
+    has_tokenizer,
     import_huggingface,
     own_tokenizer,
 )
@@ -114,7 +115,7 @@ def _import(arguments: argparse.Namespace) -> None:
         precision,
         imported.weights.model.vocab_size,
     )
-    tell_how_to_train_on(output)
+    tell_how_to_train_on(output, imported.weights.model)
     if arguments.check:
         # What was written, not what was read.
         written = open_checkpoint(output)
@@ -131,7 +132,7 @@ def _check(weights: ModelWeights, folder: Path, dtype: torch.dtype, data: Mappin
     )
     check_difference(comparison)
     tokenizer = own_tokenizer(data, folder)
-    if tokenizer is not None and (folder / "tokenizer.json").is_file():
+    if tokenizer is not None and has_tokenizer(folder):
         logger.info("%d texts have the same ids", check_ids(tokenizer, folder))
 
 

@@ -34,7 +34,7 @@ def _megatron(arguments: argparse.Namespace) -> None:
     with with_progress(weights, "import") as followed:
         folder = write_checkpoint(Path(arguments.output), followed, options={}, precision=precision)
     logger.info("%s: %s, vocab_size %d", folder, precision, weights.model.vocab_size)
-    tell_how_to_train_on(Path(arguments.output))
+    tell_how_to_train_on(Path(arguments.output), weights.model)
 
 
 FORMATS: Mapping[str, Format] = {

@@ -289,6 +289,14 @@ def test_resume_with_other_blend_weights_is_refused_unless_asked_for(tmp_path):
     assert _order_problems(tmp_path / "asked", saved, asked) == []
 
 
+def test_checkpoint_of_another_family_is_one_problem(tmp_path):
+    data = ("--data-path", write_documents(tmp_path / "a", numbered_documents([40] * 9)))
+    gpt, bert = _run(*data), _run(*data, "--model-type", "bert")
+    assert _order_problems(tmp_path / "bert", bert, gpt) == _order_problems(tmp_path / "gpt", gpt, bert) == []
+    _, problems = checkpoint_problems(_run(*data, "--load", str(tmp_path / "bert")), {})
+    assert ["model_type" in str(problem) for problem in problems] == [True]
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.relayout import STEPS, STOP, Part, compare, straight_part
@@ -95,10 +96,14 @@ def test_run_goes_on_at_another_layout(after: Case, straight: Part, tmp_path: Pa
     assert manifest.model["model_type"] == "bert"
 
 
-def test_tools_know_the_model_of_a_checkpoint(straight: Part, tmp_path: Path) -> None:
+def _code_of(*words: object) -> int:
     with pytest.raises(SystemExit) as ended:
-        checkpoint_tool(["verify", "--input", str(straight.folder)])
-    assert not ended.value.code
+        checkpoint_tool([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def test_tools_know_the_model_of_a_checkpoint(straight: Part, tmp_path: Path) -> None:
+    assert _code_of("verify", "--input", straight.folder) == 0
     checkpoint_tool(["reshard", "--input", str(straight.folder), "--output", str(tmp_path), "--target-tp", "4"])
     first, second = open_checkpoint(straight.folder), open_checkpoint(tmp_path)
     assert second.manifest.layout.tp_size == 4
@@ -107,3 +112,34 @@ def test_tools_know_the_model_of_a_checkpoint(straight: Part, tmp_path: Path) ->
     for name in first.specs:
         for kind in ("weights", *STATES):
             assert torch.equal(first.read(name, kind), second.read(name, kind)), (name, kind)
+    assert _code_of("diff", straight.folder, tmp_path) == 0
+    assert _code_of("diff", straight.folder, straight.folder / "end") == 1
+
+
+@pytest.mark.parametrize("command", ["merge", "to-fp32"])
+def test_one_file_has_the_weights_of_all_ranks(command: str, straight: Part, tmp_path: Path) -> None:
+    checkpoint_tool([command, "--input", str(straight.folder), "--output", str(tmp_path / "one.safetensors")])
+    first, merged = open_checkpoint(straight.folder), load_file(tmp_path / "one.safetensors")
+    assert merged.keys() == set(first.specs)
+    assert all(torch.equal(tensor, first.read(name)) for name, tensor in merged.items())
+
+
+def test_inspect_tells_the_family_and_its_heads(straight: Part, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint_tool(["inspect", "--input", str(straight.folder)])
+    text = capsys.readouterr().out
+    assert "TP2 x PP2 x DP2" in text
+    assert "  model       BERT, " in text
+    assert "binary_head.weight" in text
+
+
+def test_trained_model_goes_to_other_programs_and_comes_back(straight: Part, tmp_path: Path) -> None:
+    """P19: what a pipeline trained, at TP2 x PP2 x DP2, in the formats of transformers and Megatron."""
+    options = {"hf": ["--check"], "megatron": ["--layout", "classic", "--target-tp", "2", "--target-pp", "2"]}
+    first = open_checkpoint(straight.folder)
+    for name, more in options.items():
+        there, back = str(tmp_path / name), str(tmp_path / f"{name}_back")
+        checkpoint_tool(["export", "--format", name, "--input", str(straight.folder), "--output", there, *more])
+        checkpoint_tool(["import", "--from", name, "--input", there, "--output", back])
+        second = open_checkpoint(Path(back))
+        assert second.manifest.model["model_type"] == "bert"
+        assert all(torch.equal(first.read(weight), second.read(weight)) for weight in first.specs)

@@ -158,7 +158,7 @@ def _theirs(family: Family) -> tuple[Weights, Tensor]:
         logits = model(global_batch(0, 4).tokens).logits
     ours = Case(1, more=family.flags).resolve().run.model
     files = StateDict({name: tensor.detach().clone() for name, tensor in model.state_dict().items()})
-    weights = our_weights(ARCHITECTURES[config.model_type], ours, files, "transformers")
+    weights = our_weights(ARCHITECTURES[config.model_type][0], ours, files, "transformers")
     return {name: tensor.contiguous() for name, tensor in weights.items()}, logits
 
 

@@ -4,7 +4,7 @@ from megatron_ds.checkpoint.huggingface.architectures import ARCHITECTURES
 from megatron_ds.checkpoint.huggingface.check import Comparison, check_difference, compare_logits
 from megatron_ds.checkpoint.huggingface.exporter import KEPT_FOLDER, Exported, export_huggingface
 from megatron_ds.checkpoint.huggingface.importer import Imported, import_huggingface
-from megatron_ds.checkpoint.huggingface.tokenizer_ids import check_ids, own_tokenizer
+from megatron_ds.checkpoint.huggingface.tokenizer_ids import check_ids, has_tokenizer, own_tokenizer
 
 __all__ = [
     "ARCHITECTURES",
@@ -16,6 +16,7 @@ __all__ = [
     "check_ids",
     "compare_logits",
     "export_huggingface",
+    "has_tokenizer",
     "import_huggingface",
     "own_tokenizer",
 ]

@@ -1,16 +1,19 @@
-"""Comparing a model of ours with one of theirs: the same tokens, the largest difference of logits."""
+"""Comparing a model of ours with one of theirs: the same tokens, the largest difference of what comes out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from megatron_ds.checkpoint.huggingface.architecture import Architecture
+from megatron_ds.checkpoint.huggingface.architectures import choose_architecture
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.errors import CheckpointError, Problem
-from megatron_ds.models import SequentialModel, gpt_layers
+from megatron_ds.models import SequentialModel, model_layers
 from megatron_ds.mpu import ModelParallelUnit, shard_spec
 
 LARGEST_DIFFERENCE = 1e-4
@@ -23,7 +26,7 @@ class Comparison:
     """What two models make of the same random tokens, in fp32.
 
     Attributes:
-        largest_difference: of any logit.
+        largest_difference: of any logit; of a model without head, of any hidden state.
         largest_logit: of theirs, by its absolute value.
         num_tokens: how many tokens were looked at.
     """
@@ -52,9 +55,26 @@ def compare_logits(weights: ModelWeights, folder: Path, dtype: torch.dtype, seed
     assert weights.model.vocab_size is not None
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(weights.model.vocab_size, (_BATCH, length), generator=generator)
-    theirs = _their_logits(folder, tokens, dtype)
-    ours = _our_logits(weights, tokens, dtype)
-    return Comparison(float((ours - theirs).abs().max()), float(theirs.abs().max()), tokens.numel())
+    inputs: tuple[Tensor, ...] = (tokens,)
+    is_token = torch.ones_like(tokens)
+    if weights.model.model_type == "bert":
+        types = torch.randint(max(1, weights.model.token_types), tokens.shape, generator=generator)
+        # Their outputs of padding count nowhere, and are not ours.
+        is_token[-1, length // 2 :] = 0
+        inputs = (tokens, types, is_token)
+    theirs = _their_outputs(choose_architecture(weights.model), folder, inputs, dtype)
+    ours = _our_outputs(weights, inputs, dtype)
+    pairs = [(_flat(our, is_token), _flat(their, is_token)) for our, their in zip(ours, theirs, strict=True)]
+    return Comparison(
+        max(float((our - their).abs().max()) for our, their in pairs),
+        max(float(their.abs().max()) for _, their in pairs),
+        int(is_token.sum()),
+    )
+
+
+def _flat(output: Tensor, is_token: Tensor) -> Tensor:
+    """``[B, S, ...]`` without padding; ``[B, ...]`` as it is."""
+    return output[is_token.bool()] if output.dim() > 2 else output
 
 
 def check_difference(comparison: Comparison) -> None:
@@ -75,25 +95,53 @@ def check_difference(comparison: Comparison) -> None:
 
 
 @torch.no_grad()
-def _our_logits(weights: ModelWeights, tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    """``[B, S, V]``."""
-    model = SequentialModel(gpt_layers(weights.model, ModelParallelUnit.offline())).eval()
+def _our_outputs(weights: ModelWeights, inputs: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
+    """Of tokens ``[B, S, V]``, and of samples ``[B, C]``."""
+    model = SequentialModel(model_layers(weights.model, ModelParallelUnit.offline())).eval()
     for name, parameter in model.named_parameters():
         # Cut as this model is: padding of the vocabulary is another one where more ranks have saved.
         parameter.copy_(shard_spec(parameter).shard(weights.read(name), 0, 1).to(dtype))
-    logits = model(tokens)
-    assert isinstance(logits, Tensor)
-    return logits.transpose(0, 1)[..., : weights.model.vocab_size].float()
+    outputs = model(inputs if len(inputs) > 1 else inputs[0])
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    vocab_size = weights.model.vocab_size if weights.model.output_head == "lm" else None
+    return [
+        output.transpose(0, 1)[..., :vocab_size].float() if output.dim() > 2 else output.float() for output in outputs
+    ]
 
 
 @torch.no_grad()
-def _their_logits(folder: Path, tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    """``[B, S, V]``."""
-    from transformers import AutoModelForCausalLM
+def _their_outputs(
+    architecture: Architecture, folder: Path, inputs: tuple[Tensor, ...], dtype: torch.dtype
+) -> list[Tensor]:
+    """The same of theirs."""
+    model = _their_model(architecture, folder)
+    for parameter in model.parameters():
+        parameter.copy_(parameter.to(dtype))
+    if architecture.family == "gpt":
+        return [model(inputs[0]).logits]
+    tokens, types, is_token = inputs
+    if architecture.name == "BertForMultipleChoice":
+        # All of them as the choices of one sample.
+        tokens, types, is_token = tokens[None], types[None], is_token[None]
+    outputs = model(tokens, attention_mask=is_token, token_type_ids=types).to_tuple()
+    return [output.view(-1, 1) if tokens.dim() > 2 else output for output in outputs if output is not None]
 
+
+def _their_model(architecture: Architecture, folder: Path) -> Any:
+    import transformers
+
+    options: dict[str, Any] = {}
+    name = "AutoModelForCausalLM" if architecture.family == "gpt" else architecture.name
+    if architecture.name == "BertModel":
+        options["add_pooling_layer"] = architecture.always["bert_binary_head"]
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True, output_loading_info=True
+        model, loading = getattr(transformers, name).from_pretrained(
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            local_files_only=True,
+            output_loading_info=True,
+            **options,
         )
     except Exception as error:  # Whatever its checks of config.json and its many classes raise.
         reason = " ".join(str(error).split())
@@ -103,7 +151,4 @@ def _their_logits(folder: Path, tokens: Tensor, dtype: torch.dtype) -> Tensor:
     wrong = {kind: sorted(map(str, names)) for kind, names in loading.items() if names and kind != "error_msgs"}
     if wrong:
         raise CheckpointError(Problem(f"transformers loads {folder} with {wrong}"))
-    for parameter in model.parameters():
-        parameter.copy_(parameter.to(dtype))
-    logits: Tensor = model.eval()(tokens).logits
-    return logits
+    return model.eval()

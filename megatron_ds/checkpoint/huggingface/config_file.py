@@ -72,6 +72,7 @@ def _filled_options(model: ModelConfig) -> dict[str, Any]:
         "kv_channels": model.head_size,
         "num_query_groups": model.num_kv_heads,
         "max_position_embeddings": model.num_positions if model.has_learned_positions else None,
+        "num_tokentypes": model.token_types if model.model_type == "bert" else None,
         "add_qkv_bias": model.add_qkv_bias and model.disable_bias_linear,
     }
 

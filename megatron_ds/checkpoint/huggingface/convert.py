@@ -15,6 +15,7 @@ from megatron_ds.checkpoint.weights import ModelWeights, model_specs
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.mpu import ShardSpec
+from megatron_ds.utils.logging import logger
 
 _MOST_NAMES = 5
 
@@ -25,10 +26,10 @@ def their_shapes(
     """Name and shape of every tensor of theirs, in the order of our parameters."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, spec in specs.items():
-        place = architecture.place(name)
+        place = architecture.place(name, model.num_layers)
         parts = place.rule.layout.split(torch.empty(spec.full_shape, device="meta"), model)
         shapes |= {theirs: tuple(part.shape) for theirs, part in zip(place.theirs, parts, strict=True)}
-    return shapes
+    return shapes | dict.fromkeys(architecture.zero_tables_without(specs), (1, model.hidden_size))
 
 
 def their_tensors(
@@ -44,12 +45,15 @@ def their_tensors(
         unused_rows: by name of theirs, rows that an import found and that say nothing about the model.
     """
     for name in weights.specs:
-        place = architecture.place(name)
+        place = architecture.place(name, weights.model.num_layers)
         parts = place.rule.layout.split(weights.read(name), weights.model)
         for theirs, part in zip(place.theirs, parts, strict=True):
             kept = (unused_rows or {}).get(theirs)
             # Whole again, so that what came from transformers goes back to the bit.
             yield theirs, part if kept is None else torch.cat((kept.to(part.dtype), part[len(kept) :]))
+    for theirs in architecture.zero_tables_without(weights.specs):
+        # In the dtype of the last one.
+        yield theirs, part.new_zeros(1, weights.model.hidden_size)
 
 
 def cast_weights(weights: ModelWeights, dtype: torch.dtype | None) -> ModelWeights:
@@ -108,10 +112,12 @@ def our_weights(architecture: Architecture, model: ModelConfig, files: TensorFil
     specs = model_specs(model)
     found = _found(architecture, files)
     shapes = their_shapes(architecture, model, specs)
-    _check(found, shapes, _head_of_tied(architecture, model), architecture, where)
+    _check(found, shapes, _copies(architecture, model), architecture, where)
+    if unused := [name for name in found.names if name not in shapes and architecture.is_unused(name)]:
+        logger.warning("%s: %s: left out, because %s does not use them", where, _listed(unused), architecture.name)
 
     def read(name: str) -> Tensor:
-        place = architecture.place(name)
+        place = architecture.place(name, model.num_layers)
         return place.rule.layout.join([found.read(theirs) for theirs in place.theirs], model)
 
     return ModelWeights(model, specs, read)
@@ -123,7 +129,7 @@ def widest_dtype(architecture: Architecture, weights: ModelWeights, files: Tenso
     dtypes = {
         dtype
         for name in weights.specs
-        for theirs in architecture.place(name).theirs
+        for theirs in architecture.place(name, weights.model.num_layers).theirs
         if (dtype := files.dtype(found.names[theirs])) is not None
     }
     return reduce(torch.promote_types, dtypes)
@@ -132,7 +138,7 @@ def widest_dtype(architecture: Architecture, weights: ModelWeights, files: Tenso
 def read_unused_rows(architecture: Architecture, weights: ModelWeights, files: TensorFiles) -> dict[str, Tensor]:
     """By name of theirs, the rows of their tensors that our model has no place for."""
     found = _found(architecture, files)
-    places = [(name, architecture.place(name)) for name in weights.specs]
+    places = [(name, architecture.place(name, weights.model.num_layers)) for name in weights.specs]
     return {
         place.theirs[0]: found.read(place.theirs[0])[: place.rule.unused_rows].clone()
         for _, place in places
@@ -141,33 +147,38 @@ def read_unused_rows(architecture: Architecture, weights: ModelWeights, files: T
 
 
 def _found(architecture: Architecture, files: TensorFiles) -> FoundTensors:
-    # A model that was saved without its head has no prefix.
     has_prefix = any(name.startswith(architecture.prefix) for name in files.names)
-    heads = {f"{head}.weight": f"{architecture.head}.weight" for head in (architecture.head, *architecture.older_heads)}
-    names = {}
-    for name in files.names:
-        plain = name if has_prefix else architecture.prefix + name
-        names[heads.get(name, plain)] = name
+    names = {architecture.name_in_class(name, has_prefix=has_prefix): name for name in files.names}
+    for copy, original in architecture.copies.items():
+        # Some files have the copy alone.
+        if copy in names and original not in names:
+            names[original] = names.pop(copy)
     return FoundTensors(files, names)
 
 
-def _head_of_tied(architecture: Architecture, model: ModelConfig) -> str | None:
-    """The name of a second copy of the embeddings, which files of tied models may have."""
-    return None if model.untie_embeddings_and_output_weights else f"{architecture.head}.weight"
+def _copies(architecture: Architecture, model: ModelConfig) -> dict[str, str]:
+    """Names of tensors that files may hold a second time → names of the originals."""
+    if model.untie_embeddings_and_output_weights:
+        return dict(architecture.copies)
+    embeddings = architecture.place("word_embeddings.weight", model.num_layers).theirs[0]
+    return {f"{architecture.head}.weight": embeddings, **architecture.copies}
 
 
 def _check(
     found: FoundTensors,
     shapes: Mapping[str, tuple[int, ...]],
-    tied_head: str | None,
+    copies: Mapping[str, str],
     architecture: Architecture,
     where: str,
 ) -> None:
     problems = []
     if missing := [name for name in shapes if name not in found.names]:
         problems.append(Problem(f"{where} lacks {_listed(missing)}", advice="copy all files, or correct config.json"))
+    known = {*shapes, *copies}
     extra = [
-        name for name in found.names if name not in shapes and name != tied_head and not architecture.is_buffer(name)
+        name
+        for name in found.names
+        if name not in known and not architecture.is_buffer(name) and not architecture.is_unused(name)
     ]
     if extra:
         problems.append(
@@ -187,21 +198,23 @@ def _check(
                 advice="a quantized model can't be imported; take the one that it was made from",
             )
         )
-    if not problems and tied_head is not None and tied_head in found.names:
-        problems += _second_copy(found, tied_head, architecture, where)
+    if not problems:
+        problems += _other_copies(found, copies, architecture, where)
     if problems:
         raise CheckpointError(problems)
 
 
-def _second_copy(found: FoundTensors, head: str, architecture: Architecture, where: str) -> list[Problem]:
-    embeddings = architecture.place("word_embeddings.weight").theirs[0]
-    if torch.equal(found.read(head), found.read(embeddings)):
-        return []
+def _other_copies(
+    found: FoundTensors, copies: Mapping[str, str], architecture: Architecture, where: str
+) -> list[Problem]:
+    if architecture.family == "gpt":
+        advice = "put tie_word_embeddings false into config.json if the head has its own weights"
+    else:
+        advice = "this model can't be imported: ours has its head tied"
     return [
-        Problem(
-            f"{where}: config.json ties the output head to the word embeddings, and {head} is not {embeddings}",
-            advice="put tie_word_embeddings false into config.json if the head has its own weights",
-        )
+        Problem(f"{where}: config.json ties the output head, and {copy} is not {original}", advice=advice)
+        for copy, original in copies.items()
+        if copy in found.names and not torch.equal(found.read(copy), found.read(original))
     ]
 
 

@@ -1,4 +1,4 @@
-"""From our weights to a folder that ``AutoModelForCausalLM.from_pretrained`` loads."""
+"""From our weights to a folder that ``from_pretrained`` of the model's class loads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def export_huggingface(
     dtype: torch.dtype | None = None,
     max_shard_bytes: int = 5 * 10**9,
 ) -> Exported:
-    """Writes weights, config.json, generation_config.json and the tokenizer's files.
+    """Writes weights, config.json, the tokenizer's files and, for models that write texts, generation_config.json.
 
     Args:
         weights: the model.
@@ -89,7 +89,9 @@ def export_huggingface(
         # A loaded model has one dtype: the one that none of the tensors loses anything in.
         written = reduce(torch.promote_types, dtypes)
         tokenizer = write_tokenizer(data, folder, kept, target.model_type)
-        _write_configs(folder, to_config(target, weights.model), written, tokenizer)
+        _write_config(folder, to_config(target, weights.model), written, tokenizer)
+        if target.family == "gpt":
+            _write_generation_config(folder, tokenizer)
     return Exported(target, files, written, tokenizer.why_none)
 
 
@@ -98,13 +100,16 @@ def _unused_rows(kept: Path) -> dict[str, Tensor]:
     return load_file(file) if file.is_file() else {}
 
 
-def _write_configs(folder: Path, config: dict[str, Any], dtype: torch.dtype, tokenizer: WrittenTokenizer) -> None:
+def _write_config(folder: Path, config: dict[str, Any], dtype: torch.dtype, tokenizer: WrittenTokenizer) -> None:
     ids = dict(tokenizer.token_ids)
     # `torch_dtype` is the name before transformers 4.56.
     name = str(dtype).removeprefix("torch.")
     # Ids that are null are written too: a class has others by default.
     _write_json(folder / CONFIG_NAME, {**config, **ids, "dtype": name, "torch_dtype": name})
-    given = {key: value for key, value in ids.items() if value is not None}
+
+
+def _write_generation_config(folder: Path, tokenizer: WrittenTokenizer) -> None:
+    given = {key: value for key, value in tokenizer.token_ids.items() if value is not None}
     _write_json(folder / GENERATION_CONFIG_NAME, dict(tokenizer.generation or given))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from megatron_ds.checkpoint.huggingface.bert_tokenizer import write_bert_wordpiece
 from megatron_ds.checkpoint.huggingface.tokenizer_ids import own_tokenizer
 from megatron_ds.errors import ConfigError
 from megatron_ds.tokenizers.gpt2_bpe import load_gpt2_bpe_tokenizer
@@ -69,10 +70,12 @@ def write_tokenizer(data: Mapping[str, Any], output: Path, fallback: Path, model
         written = _write_hugging_face(str(data.get("tokenizer_name_or_path")), output, fallback)
     elif kind == "GPT2BPETokenizer":
         written = _write_gpt2_bpe(Path(str(data.get("vocab_file"))), Path(str(data.get("merge_file"))), output)
+    elif kind in ("BertWordPieceLowerCase", "BertWordPieceCase"):
+        written = _write_bert(Path(str(data.get("vocab_file"))), output, lower_case=kind == "BertWordPieceLowerCase")
     if written.why_none is None and data.get("vocab_extra_ids"):
         logger.warning("the sentinels of --vocab-extra-ids are not in the files of the tokenizer")
     ids = {**dict.fromkeys(_TOKEN_IDS), **written.token_ids}
-    if ids["eos_token_id"] is None:
+    if ids["eos_token_id"] is None and model_type != "bert":
         ids["eos_token_id"] = _end_of_text_id(data, output)
     _make_loadable(output, ids, model_type)
     return replace(written, token_ids=ids)
@@ -144,6 +147,15 @@ def _write_gpt2_bpe(vocab_file: Path, merge_file: Path, output: Path) -> Written
     # The same ids whatever transformers makes of the two files above.
     (output / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
     return WrittenTokenizer({"bos_token_id": tokenizer.eod_id, "eos_token_id": tokenizer.eod_id})
+
+
+def _write_bert(vocab_file: Path, output: Path, *, lower_case: bool) -> WrittenTokenizer:
+    try:
+        return WrittenTokenizer(write_bert_wordpiece(vocab_file, output, lower_case=lower_case))
+    except ConfigError as error:
+        return WrittenTokenizer({}, why_none=error.problems[0].message)
+    except OSError as error:
+        return WrittenTokenizer({}, why_none=f"{vocab_file} can't be read: {error.strerror}")
 
 
 def _make_loadable(output: Path, token_ids: Mapping[str, Any], model_type: str) -> None:

@@ -21,6 +21,15 @@ TEXTS = (
 )
 
 
+# One of these is enough for `AutoTokenizer`.
+_ENOUGH = ("tokenizer.json", "vocab.txt")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether transformers can load a tokenizer from `folder` by its files."""
+    return any((folder / name).is_file() for name in _ENOUGH)
+
+
 def own_tokenizer(data: Mapping[str, Any], folder: Path) -> Tokenizer | None:
     """The tokenizer of a run; None where its files are gone.
 
@@ -33,7 +42,7 @@ def own_tokenizer(data: Mapping[str, Any], folder: Path) -> Tokenizer | None:
     # Options of other versions don't concern the tokenizer.
     options = {name: data[name] for name in DataConfig.model_fields if name in data}
     if options["tokenizer_type"] == "HFTokenizer":
-        if not (folder / "tokenizer.json").is_file():
+        if not has_tokenizer(folder):
             return None
         options["tokenizer_name_or_path"] = str(folder)
     try:

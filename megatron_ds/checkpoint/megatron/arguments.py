@@ -46,13 +46,16 @@ _FREE = ("seq_length", "hidden_dropout", "attention_dropout", "init_method_std",
 _NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "seq_length")
 
 
-def model_of(arguments: Arguments, given: ModelConfig | None, origin: str) -> ModelConfig:
+def model_of(
+    arguments: Arguments, given: ModelConfig | None, origin: str, seen: Mapping[str, Any] | None = None
+) -> ModelConfig:
     """The architecture that the arguments describe.
 
     Args:
         arguments: theirs; may be empty or incomplete when `given` is there.
         given: our description, which counts where theirs say nothing.
         origin: where the arguments were read from, for messages.
+        seen: options that the weights themselves say.
 
     Raises:
         CheckpointError: the model can't be expressed, is not described in full, or is not the one given. One report
@@ -60,7 +63,7 @@ def model_of(arguments: Arguments, given: ModelConfig | None, origin: str) -> Mo
     """
     try:
         problems = list(refusals(arguments, origin))
-        options = _options(arguments, with_defaults=given is None)
+        options = {**_options(arguments, with_defaults=given is None), **(seen or {})}
     except (TypeError, IndexError) as error:
         message = f"{origin} has arguments of a kind that Megatron doesn't save: {error}"
         raise CheckpointError(Problem(message)) from error
@@ -206,4 +209,5 @@ def _resolved(model: ModelConfig) -> dict[str, Any]:
         "kv_channels": model.head_size,
         "num_query_groups": model.num_kv_heads,
         "max_position_embeddings": model.num_positions if model.has_learned_positions else None,
+        "num_tokentypes": model.token_types,
     }

@@ -25,6 +25,7 @@ _MATRICES = (
     "mlp.dense_h_to_4h.weight",
     "mlp.dense_4h_to_h.weight",
 )
+_ON_THE_LAST_STAGE = ("final_layernorm", "lm_head", "pooler", "binary_head", "classification_head")
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,10 @@ class ClassicWriter:
                 local = int(number) - stage * per_stage
                 if 0 <= local < per_stage:
                     yield from self._block_entries(name, f"{self.spelling.blocks}.{local}.", inner, rank)
-            elif is_last if head in ("final_layernorm", "lm_head") else is_first:
+            elif is_last if head in _ON_THE_LAST_STAGE else is_first:
                 yield self.spelling.of_stage(name), self.cut.shard(name, rank)
-        if is_last and not is_first and not model.untie_embeddings_and_output_weights:
+        has_tied_head = model.output_head == "lm" and not model.untie_embeddings_and_output_weights
+        if is_last and not is_first and has_tied_head:
             yield self.spelling.head_copy, self.cut.shard("word_embeddings.weight", rank)
 
     def _block_entries(self, name: str, prefix: str, inner: str, rank: int) -> Iterator[tuple[str, Tensor | None]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from megatron_ds.checkpoint.megatron.classic_files import ClassicWriter
 from megatron_ds.checkpoint.megatron.cut import Cut
-from megatron_ds.checkpoint.megatron.expressible import LayoutName, arguments_of, check_expressible
+from megatron_ds.checkpoint.megatron.expressible import LayoutName, check_expressible
 from megatron_ds.checkpoint.megatron.found import DEEPSPEED_TRACKER, MEGATRON_TRACKER
 from megatron_ds.checkpoint.megatron.names import CLASSIC, CLASSIC_NORMS, Spelling, core_spelling
 from megatron_ds.checkpoint.megatron.pipeline_files import NUMBERINGS, PipelineWriter
 from megatron_ds.checkpoint.megatron.row_order import RowOrder
+from megatron_ds.checkpoint.megatron.written_arguments import arguments_of
 from megatron_ds.checkpoint.new_folder import check_output, new_folder
 from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.config.blocks import ModelConfig
@@ -73,7 +75,9 @@ def export_megatron(
             folder = ClassicWriter(cut, spelling, pp_size, arguments, iteration).write(partial)
         (partial / MEGATRON_TRACKER).write_text(str(iteration))
     logger.info(
-        "wrote %s; weights only: load them with --no-load-optim --no-load-rng, or --finetune", output / folder.name
+        "wrote %s; weights only: load them with --no-load-optim --no-load-rng, or --finetune%s",
+        output / folder.name,
+        "; and with --openai-gelu, for the GELU of our model" if arguments.openai_gelu else "",
     )
 
 
@@ -99,5 +103,9 @@ def _check_version(model: ModelConfig, layout: LayoutName, version: float, pp_si
 
 def _spelling(model: ModelConfig, layout: LayoutName, transformer_impl: str) -> Spelling:
     if layout == "core":
-        return core_spelling(transformer_engine=transformer_impl == "transformer_engine")
-    return CLASSIC_NORMS if model.normalization == "RMSNorm" else CLASSIC
+        stack = "encoder" if model.model_type == "bert" else "decoder"
+        return core_spelling(transformer_engine=transformer_impl == "transformer_engine", stack=stack)
+    spelling = CLASSIC_NORMS if model.normalization == "RMSNorm" else CLASSIC
+    if model.output_head == "multiple_choice":
+        return replace(spelling, heads={**spelling.heads, "classification_head": "multichoice_head"})
+    return spelling

@@ -1,15 +1,12 @@
-"""Which of our models a layout of Megatron's can express, and the arguments that say it there."""
+"""Which of our models a layout of Megatron's can express."""
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
-from megatron_ds.checkpoint.megatron.arguments import SAME, VOCAB_SIZE
+from megatron_ds.checkpoint.megatron.bert import token_types_there
 from megatron_ds.checkpoint.megatron.refused import EMBED_NORM_EPSILON
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import ConfigError, Problem
@@ -43,10 +40,12 @@ class Expressible:
     Attributes:
         values: option → the values that the layout has a word for.
         exact_gelu_without_bias: without biases, GELU is exact there.
+        exact_gelu_in_heads: in BERT's head of masked tokens, GELU is exact there.
     """
 
     values: Mapping[str, Collection[Any] | _Everything]
     exact_gelu_without_bias: bool
+    exact_gelu_in_heads: bool = False
 
 
 _ANY = _Everything()
@@ -56,6 +55,11 @@ _SINCE_2023: Mapping[str, Collection[Any] | _Everything] = {
     "normalization": ("RMSNorm",),
     "disable_bias_linear": (True,),
     "untie_embeddings_and_output_weights": (True,),
+}
+_BERT: Mapping[str, Collection[Any] | _Everything] = {
+    "model_type": ("bert",),
+    "bert_binary_head": (False,),
+    "num_tokentypes": _ANY,
 }
 LAYOUTS: Mapping[LayoutName, Expressible] = {
     # Megatron-LM's models before core. Source: megatron/model/{language_model,transformer}.py.
@@ -67,10 +71,13 @@ LAYOUTS: Mapping[LayoutName, Expressible] = {
             "rotary_seq_len_interpolation_factor": _ANY,
             "activation": ("gelu", "swiglu", "squared_relu"),
             "residual_connection": ("post_ln",),
+            **_BERT,
+            "output_head": ("classification", "multiple_choice", "none"),
+            "num_classes": _ANY,
         },
         exact_gelu_without_bias=False,
     ),
-    # Source: megatron/core/transformer, megatron/core/models/gpt.
+    # Source: megatron/core/transformer, megatron/core/models/{gpt,bert}.
     "core": Expressible(
         {
             **_SINCE_2023,
@@ -79,8 +86,10 @@ LAYOUTS: Mapping[LayoutName, Expressible] = {
             "activation": ("gelu", "swiglu", "squared_relu"),
             "qk_layernorm": (True,),
             "add_qkv_bias": (True,),
+            **_BERT,
         },
         exact_gelu_without_bias=True,
+        exact_gelu_in_heads=True,
     ),
     # Source: bigscience Megatron-DeepSpeed, megatron/model/{language_model,transformer,glu_activations}.py.
     "bloom": Expressible(
@@ -126,7 +135,7 @@ def _unknown(model: ModelConfig, layout: LayoutName) -> Iterator[Problem]:
     others = [name for name in LAYOUTS if not _options_without_word(model, name, idle)]
     advice = f"--layout {' or '.join(others)} has words for all options of this model" if others else _NO_LAYOUT
     for name in _options_without_word(model, layout, idle):
-        value = getattr(model, name)
+        value = model.token_types if name == "num_tokentypes" else getattr(model, name)
         yield Problem(f"{name}={value} has no counterpart in Megatron's {layout} layout", advice=advice)
 
 
@@ -144,8 +153,13 @@ def _options_without_word(model: ModelConfig, layout: LayoutName, idle: Collecti
         options.remove("num_query_groups")
     if layout == "bloom" and model.embed_layernorm and model.layernorm_epsilon != EMBED_NORM_EPSILON:
         options.append("layernorm_epsilon")
-    if model.activation == "gelu_tanh" and model.disable_bias_linear and says.exact_gelu_without_bias:
+    if model.activation == "gelu_tanh" and (
+        (model.disable_bias_linear and says.exact_gelu_without_bias)
+        or (model.model_type == "bert" and says.exact_gelu_in_heads)
+    ):
         options.append("activation")
+    if model.model_type == "bert" and model.token_types != token_types_there(model):
+        options.append("num_tokentypes")
     return options
 
 
@@ -167,67 +181,3 @@ def _uncut(model: ModelConfig, tp_size: int, pp_size: int) -> Iterator[Problem]:
             f"num_layers {model.num_layers} is not a multiple of the pipeline size {pp_size} of the export",
             advice="choose another --target-pp",
         )
-
-
-def arguments_of(
-    model: ModelConfig, *, layout: LayoutName, tp_size: int, pp_size: int, transformer_impl: str, dtype: torch.dtype
-) -> Namespace:
-    """The arguments that Megatron-LM would have saved for `model`: what it compares and what it builds a model from.
-
-    Args:
-        model: ours, expressible in the layout.
-        layout: the layout.
-        tp_size: tensor-parallel size of the files.
-        pp_size: pipeline stages of the files.
-        transformer_impl: ``local`` or ``transformer_engine``.
-        dtype: of the weights.
-    """
-    same = {name: getattr(model, ours) for ours, names in SAME.items() for name in names}
-    groups = model.num_kv_heads
-    has_groups = groups != model.num_attention_heads
-    # The approximation is what the fused kernel computes; without biases there is no fused kernel.
-    approximates = model.activation == "gelu_tanh"
-    return Namespace(
-        **{
-            **same,
-            "ffn_hidden_size": model.ffn_size,
-            "kv_channels": model.head_size,
-            "max_position_embeddings": model.num_positions,
-            "encoder_num_layers": model.num_layers,
-            "encoder_seq_length": model.seq_length,
-            "group_query_attention": has_groups,
-            "num_query_groups": groups if has_groups else 1,
-            "num_key_value_heads": groups,
-            "position_embedding_type": model.position_embedding_type,
-            "add_position_embedding": model.has_learned_positions,
-            "use_rotary_position_embeddings": model.position_embedding_type == "rope",
-            "window_size": None if model.window_size is None else (model.window_size - 1, 0),
-            "normalization": model.normalization,
-            "apply_layernorm_1p": False,
-            "apply_residual_connection_post_layernorm": model.residual_connection == "post_ln",
-            "add_bias_linear": not model.disable_bias_linear,
-            "swiglu": model.activation == "swiglu",
-            "squared_relu": model.activation == "squared_relu",
-            "openai_gelu": approximates and model.disable_bias_linear,
-            "onnx_safe": None,
-            "bias_gelu_fusion": approximates and not model.disable_bias_linear,
-            "num_experts": None,
-            "padded_vocab_size": model.padded_vocab_size(tp_size),
-            VOCAB_SIZE: model.vocab_size,
-            "vocab_file": None,
-            "tokenizer_type": None,
-            "tensor_model_parallel_size": tp_size,
-            "model_parallel_size": tp_size,
-            "pipeline_model_parallel_size": pp_size,
-            "virtual_pipeline_model_parallel_size": None,
-            "data_parallel_random_init": False,
-            "params_dtype": dtype,
-            "bf16": dtype == torch.bfloat16,
-            "fp16": dtype == torch.float16,
-            "transformer_impl": transformer_impl,
-            "use_legacy_models": layout == "classic",
-            "ckpt_format": "torch",
-            "consumed_train_samples": 0,
-            "consumed_valid_samples": 0,
-        }
-    )

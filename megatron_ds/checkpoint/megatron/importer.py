@@ -8,13 +8,20 @@ from pathlib import Path
 
 from megatron_ds.checkpoint.foreign import refuse_own
 from megatron_ds.checkpoint.megatron.arguments import model_of
+from megatron_ds.checkpoint.megatron.bert import head_has_other_gelu, options_in
 from megatron_ds.checkpoint.megatron.classic import (
     classic_files,
     deepspeed_files,
     open_classic,
     without_core_head_copy,
 )
-from megatron_ds.checkpoint.megatron.found import DEEPSPEED_TRACKER, MEGATRON_TRACKER, TheirCheckpoint, read_section
+from megatron_ds.checkpoint.megatron.found import (
+    DEEPSPEED_TRACKER,
+    MEGATRON_TRACKER,
+    Place,
+    TheirCheckpoint,
+    read_section,
+)
 from megatron_ds.checkpoint.megatron.pipeline_folder import layer_files, open_pipeline_folder
 from megatron_ds.checkpoint.megatron.reader import JoiningReader, some
 from megatron_ds.checkpoint.megatron.row_order import RowOrder
@@ -46,7 +53,14 @@ def import_megatron(folder: Path, model: ModelConfig | None = None, *, average_c
     checkpoint = _locate(folder)
     refuse_own(checkpoint)
     their = _open(checkpoint)
-    model = model_of(their.arguments, model or _left_by_export(their), str(their.origin))
+    seen = options_in(their.places, _shape_on_first_rank)
+    model = model_of(their.arguments, model or _left_by_export(their), str(their.origin), seen)
+    if head_has_other_gelu(model, their.arguments):
+        logger.warning(
+            "%s: the head of masked tokens has the exact GELU there, and the MLP's approximation here: scores of "
+            "tokens differ a little",
+            checkpoint,
+        )
     their = without_core_head_copy(their, untied=model.untie_embeddings_and_output_weights)
     specs = model_specs(model)
     order = RowOrder(their.checkpoint_version, value_first=their.value_first)
@@ -66,6 +80,10 @@ def import_megatron(folder: Path, model: ModelConfig | None = None, *, average_c
         step,
     )
     return ModelWeights(model, specs, reader.read)
+
+
+def _shape_on_first_rank(place: Place) -> tuple[int, ...]:
+    return tuple(read_section(place.files[0], place.section)[place.name].shape)
 
 
 def _locate(folder: Path) -> Path:
@@ -133,7 +151,7 @@ def _check_names(their: TheirCheckpoint, specs: Mapping[str, ShardSpec]) -> None
         problems.append(
             Problem(
                 f"{their.origin} and its like hold weights that the model described doesn't have: {some(unknown)}",
-                advice="only GPT models with dense layers are read; or describe the model with --model FILE.json",
+                advice="only GPT and BERT with dense layers are read; or describe the model with --model FILE.json",
             )
         )
     if missing:

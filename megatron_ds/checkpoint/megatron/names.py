@@ -1,14 +1,14 @@
 """Names of parameters: those of Megatron's versions and forks, and ours.
 
-Sources: NVIDIA Megatron-LM, megatron/model/{language_model,transformer}.py (2019 to 2023) and megatron/core; bigscience
-and Microsoft Megatron-DeepSpeed, megatron/model/{gpt_model,language_model}.py.
+Sources: NVIDIA Megatron-LM, megatron/model/{language_model,transformer,bert_model,classification,multiple_choice}.py
+(2019 to 2023) and megatron/core; bigscience and Microsoft Megatron-DeepSpeed, megatron/model/{gpt,language}_model.py.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # A module inside of a block: theirs and ours.
@@ -37,6 +37,18 @@ _EMBEDDINGS = {
     "word_embeddings": "word_embeddings",
     "word_embeddings.norm": "embed_layernorm",
     "position_embeddings": "position_embeddings",
+    "tokentype_embeddings": "tokentype_embeddings",
+}
+# BERT's modules behind the stack.
+_HEADS = {
+    "pooler.dense": "pooler.dense",
+    "lm_head.dense": "lm_head.dense",
+    "lm_head.layernorm": "lm_head.layernorm",
+    "lm_head.norm": "lm_head.layernorm",
+    "lm_head.layer_norm": "lm_head.layernorm",
+    "binary_head": "binary_head",
+    "classification_head": "classification_head",
+    "multichoice_head": "classification_head",
 }
 
 _STACK = re.compile(r"(?:encoder|transformer|decoder)\.(?:layers\.(?P<layer>\d+)\.(?P<inner>.+)|(?P<last>.+))")
@@ -44,6 +56,12 @@ _STACK = re.compile(r"(?:encoder|transformer|decoder)\.(?:layers\.(?P<layer>\d+)
 _NO_PARAMETERS = re.compile(r"(?:.+\.)?(?:_extra_state|inv_freq|masked_bias)|.*attention\.bias")
 # The head's copy of tied embeddings, on the last stage of a pipeline.
 HEAD_COPY = "word_embeddings_for_head.weight"
+_WHOLE_NAMES = {
+    HEAD_COPY: None,
+    "output_layer.weight": "lm_head.weight",
+    "output_layer.bias": "lm_head.bias",
+    "lm_head.bias": "lm_head.bias",
+}
 
 
 @dataclass(frozen=True)
@@ -76,12 +94,15 @@ def is_parameter(their_name: str) -> bool:
 def of_stage(their_name: str) -> TheirName | None:
     """What a name in the state dict of a whole stage means; None for a name that is not known."""
     plain = their_name.removeprefix("language_model.")
-    if plain == HEAD_COPY:
-        return TheirName(None)
-    if plain == "output_layer.weight":
-        return TheirName("lm_head.weight")
+    if plain in _WHOLE_NAMES:
+        return TheirName(_WHOLE_NAMES[plain])
     if plain.startswith("embedding."):
         return _wrapped(of_embedding(plain.removeprefix("embedding.")))
+    module, _, kind = plain.rpartition(".")
+    return TheirName(f"{_HEADS[module]}.{kind}") if module in _HEADS else _of_stack(plain)
+
+
+def _of_stack(plain: str) -> TheirName | None:
     found = _STACK.fullmatch(plain)
     if found is None:
         return None
@@ -121,6 +142,7 @@ class Spelling:
         head: the head with weights of its own.
         head_copy: the copy of tied embeddings on the last stage.
         inner: our module inside of a block → theirs.
+        heads: our parameter or module behind the stack → theirs, where it is not the same.
         fused_norms: norms are named by the matrix behind them.
         extra_states: an empty `_extra_state` stands beside each matrix.
     """
@@ -131,6 +153,7 @@ class Spelling:
     head: str
     head_copy: str
     inner: Mapping[str, str]
+    heads: Mapping[str, str] = field(default_factory=dict)
     fused_norms: bool = False
     extra_states: bool = False
 
@@ -148,8 +171,12 @@ class Spelling:
         module, _, kind = our_name.rpartition(".")
         if module == "final_layernorm":
             return f"{self.final_norm}.{kind}"
-        if module == "lm_head":
+        if our_name == "lm_head.weight":
             return f"{self.head}.{kind}"
+        if our_name == "lm_head.bias":
+            return self.heads.get(our_name, our_name)
+        if module in _HEADS.values():
+            return f"{self.heads.get(module, module)}.{kind}"
         theirs = {ours: name for name, ours in _EMBEDDINGS.items()}
         prefix = f"{self.embedding}." if self.embedding else ""
         return f"{prefix}{theirs[module]}.{kind}"
@@ -165,6 +192,7 @@ _SELF_ATTENTION = {
     "attention.dense": "self_attention.dense",
 }
 BLOCK = {**_same("input_layernorm", "post_attention_layernorm"), **_SELF_ATTENTION, **_MLP}
+_CLASSIC_HEADS = {"pooler.dense": "language_model.pooler.dense"}
 CLASSIC = Spelling(
     embedding="language_model.embedding",
     blocks="language_model.encoder.layers",
@@ -172,6 +200,7 @@ CLASSIC = Spelling(
     head="language_model.output_layer",
     head_copy=HEAD_COPY,
     inner=BLOCK,
+    heads=_CLASSIC_HEADS,
 )
 # Inside of the files of a pipeline's layers; the final norm stands in one of its own.
 PIPELINE = Spelling(embedding="", blocks="", final_norm="", head="lm_head", head_copy="", inner=BLOCK)
@@ -183,6 +212,7 @@ CLASSIC_NORMS = Spelling(
     head="language_model.output_layer",
     head_copy=HEAD_COPY,
     inner={**BLOCK, "input_layernorm": "input_norm", "post_attention_layernorm": "post_attention_norm"},
+    heads={**_CLASSIC_HEADS, "lm_head.layernorm": "lm_head.norm"},
 )
 _CORE_INNER = {
     "input_layernorm": "input_layernorm",
@@ -196,15 +226,21 @@ _CORE_INNER = {
 }
 
 
-def core_spelling(*, transformer_engine: bool) -> Spelling:
-    """The names of Megatron core, with its own layers or with those of Transformer Engine."""
+def core_spelling(*, transformer_engine: bool, stack: str = "decoder") -> Spelling:
+    """The names of Megatron core, with its own layers or with those of Transformer Engine.
+
+    Args:
+        transformer_engine: whose layers.
+        stack: what holds the blocks: ``encoder`` in a BERT.
+    """
     return Spelling(
         embedding="embedding",
-        blocks="decoder.layers",
-        final_norm="decoder.final_layernorm",
+        blocks=f"{stack}.layers",
+        final_norm=f"{stack}.final_layernorm",
         head="output_layer",
         head_copy="output_layer.weight",
         inner=_CORE_INNER,
+        heads={"lm_head.layernorm": "lm_head.layer_norm", "lm_head.bias": "output_layer.bias"},
         fused_norms=transformer_engine,
         extra_states=True,
     )

@@ -29,6 +29,7 @@ _COMMON = {
 _NEOX = {**_COMMON, "intermediate_size": 80}
 _OPT = {**_COMMON, "ffn_dim": 96, "word_embed_proj_dim": HIDDEN}
 _LLAMA = {**_COMMON, "intermediate_size": 80, "num_key_value_heads": 2, "rms_norm_eps": 1e-5}
+_BERT = {**_COMMON, "intermediate_size": 80, "layer_norm_eps": 1e-6, "num_hidden_layers": 3}
 _LLAMA3_SCALING = {
     "rope_type": "llama3",
     "rope_theta": 500.0,
@@ -51,11 +52,31 @@ class Family:
         name: of the class without its ending.
         options: of its config.
         ours: what some options of ours have to become.
+        ending: of the name of the class.
+        arguments: of the class, besides its config.
     """
 
     name: str
     options: Mapping[str, Any]
     ours: Mapping[str, Any] = field(default_factory=dict)
+    ending: str = "CausalLM"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def config_name(self) -> str:
+        """Name of the config's class."""
+        return self.name.removesuffix("LMHead").removesuffix("For") + "Config"
+
+    @property
+    def class_name(self) -> str:
+        """Name of the class."""
+        return self.name + ("Model" if self.name.endswith("LMHead") else self.ending)
+
+
+def _bert(ending: str, options: Mapping[str, Any], arguments: Mapping[str, Any] | None = None, **ours: Any) -> Family:
+    same = {"model_type": "bert", "residual_connection": "post_ln"}
+    name = "Bert" if ending == "Model" else "BertFor"
+    return Family(name, {**_BERT, **options}, {**same, **ours}, ending, arguments or {})
 
 
 FAMILIES = {
@@ -125,6 +146,17 @@ FAMILIES = {
         {"window_size": 7},
     ),
     "qwen3": Family("Qwen3For", {**_LLAMA, "head_dim": 16}, {"qk_layernorm": True, "kv_channels": 16}),
+    "bert": _bert("PreTraining", {}, output_head="lm", bert_binary_head=True, token_types=2, layernorm_epsilon=1e-6),
+    "bert, masked tokens, other GELU": _bert(
+        "MaskedLM", {"hidden_act": "gelu_new"}, bert_binary_head=False, token_types=2, activation="gelu_tanh"
+    ),
+    "bert, no head, 3 token types": _bert("Model", {"type_vocab_size": 3}, output_head="none", token_types=3),
+    "bert, no pooler, ReLU": _bert(
+        "Model", {"hidden_act": "relu"}, {"add_pooling_layer": False}, bert_binary_head=False, activation="relu"
+    ),
+    "bert, 3 classes": _bert("SequenceClassification", {"num_labels": 3}, output_head="classification", num_classes=3),
+    "bert, a number": _bert("SequenceClassification", {"num_labels": 1}, num_classes=1),
+    "bert, choices": _bert("MultipleChoice", {}, output_head="multiple_choice", num_classes=None),
 }
 
 
@@ -132,11 +164,11 @@ def save(family: Family, folder: Path, **arguments: Any) -> Any:
     """Saves a model in which nothing is zero or one, and gives it back: a bias of zero can be forgotten unseen."""
     import transformers
 
-    config = getattr(transformers, family.name.removesuffix("LMHead").removesuffix("For") + "Config")(
+    config = getattr(transformers, family.config_name)(
         **family.options, bos_token_id=1, eos_token_id=2, pad_token_id=None
     )
-    class_name = family.name + ("Model" if family.name.endswith("LMHead") else "CausalLM")
-    model = getattr(transformers, class_name)._from_config(config, attn_implementation="eager").eval()
+    class_ = getattr(transformers, family.class_name)
+    model = class_._from_config(config, attn_implementation="eager", **family.arguments).eval()
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in model.parameters():

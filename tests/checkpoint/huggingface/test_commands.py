@@ -26,7 +26,7 @@ from megatron_ds.cli import checkpoint_export, checkpoint_tools, weights_progres
 from megatron_ds.config.blocks import DataConfig, ModelConfig
 from megatron_ds.config.resolve import resolve
 from megatron_ds.errors import CheckpointError, ConfigError
-from megatron_ds.models import gpt_layers
+from megatron_ds.models import model_layers
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.tokenizers.build import build_tokenizer
 from tests.checkpoint.huggingface.families import FAMILIES, save
@@ -42,7 +42,7 @@ def _write(folder: Path, options: dict[str, Any] | None = None, **model_options:
         **model_options,
     )
     specs = model_specs(model)
-    layers = [layer.tied_to or layer.name for layer in gpt_layers(model, ModelParallelUnit.offline())]
+    layers = [layer.tied_to or layer.name for layer in model_layers(model, ModelParallelUnit.offline())]
     manifest = Manifest(
         progress={"step": STEP, "skipped_steps": 0, "consumed_samples": 0},
         layout=Layout(1, 1, 1, 0, "bf16"),
@@ -132,7 +132,7 @@ def _import(source: Path, output: Path, *more: str) -> None:
     checkpoint_tools.main(["import", "--from", "hf", "--input", str(source), "--output", str(output), *more])
 
 
-@pytest.mark.parametrize("name", ["opt", "pythia", "qwen3"])
+@pytest.mark.parametrize("name", ["opt", "pythia", "qwen3", "bert, 3 classes"])
 def test_import_and_export_give_every_file_back(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     theirs = tmp_path / "theirs"
     save(FAMILIES[name], theirs)
@@ -153,8 +153,44 @@ def test_import_and_export_give_every_file_back(name: str, tmp_path: Path, caplo
     assert all(torch.equal(tensor, after[key]) for key, tensor in before.items())
     for file in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / file).read_bytes() == (theirs / file).read_bytes()
-    old, new = (json.loads((folder / "generation_config.json").read_text()) for folder in (theirs, tmp_path / "again"))
-    assert old == new
+    if not name.startswith("bert"):
+        files = [folder / "generation_config.json" for folder in (theirs, tmp_path / "again")]
+        old, new = (json.loads(file.read_text()) for file in files)
+        assert old == new
+
+
+def test_bert_of_ours_goes_out_and_comes_back_with_its_word_pieces(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "##s")))
+    data = {"tokenizer_type": "BertWordPieceCase", "vocab_file": str(vocab)}
+    bert = {"model_type": "bert", "residual_connection": "post_ln", "bert_binary_head": False}
+    tensors = _write(tmp_path / "run", {"data": data}, **bert)
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        _export(tmp_path / "run", tmp_path / "theirs", "--check")
+        _import(tmp_path / "theirs", tmp_path / "back", "--check")
+    assert sum("texts have the same ids" in message for message in caplog.messages) == 2
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert (config["architectures"], config["pad_token_id"]) == (["BertForMaskedLM"], 0)
+    assert not (tmp_path / "theirs" / "generation_config.json").exists()
+    back = open_checkpoint(tmp_path / "back")
+    assert all(torch.equal(back.read(name), tensor.bfloat16()) for name, tensor in tensors.items())
+    # Theirs has an embedding of token types, which is zero.
+    assert set(back.specs) - set(tensors) == {"tokentype_embeddings.weight"}
+    assert not back.read("tokentype_embeddings.weight").any()
+    # Our ids of [BOS] and [EOS] too, and so the model goes on with the data that it was trained on.
+    assert build_tokenizer(DataConfig(**back.manifest.options["data"])).vocab_size == 9
+
+
+def test_import_of_a_model_without_token_scores_tells_how_to_finetune_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(FAMILIES["bert, choices"], tmp_path / "theirs")
+    with caplog.at_level(logging.INFO, "megatron_ds"):
+        _import(tmp_path / "theirs", tmp_path / "run")
+    assert f"--pretrained-checkpoint {tmp_path / 'run'} " in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(("given", "expected"), [((), "bf16"), (("--dtype", "fp32"), "fp32")])

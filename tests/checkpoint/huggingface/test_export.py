@@ -28,6 +28,7 @@ from megatron_ds.mpu import Topology
 from tests.checkpoint.huggingface.families import HEADS, HIDDEN, LAYERS, POSITIONS, VOCAB_SIZE
 
 _ROPE: dict[str, Any] = {"position_embedding_type": "rope"}
+_BERT: dict[str, Any] = {"model_type": "bert", "residual_connection": "post_ln", "activation": "gelu"}
 _LLAMA: dict[str, Any] = {**_ROPE, "normalization": "RMSNorm", "activation": "swiglu", "disable_bias_linear": True}
 
 
@@ -74,6 +75,15 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "window": ({**_LLAMA, "window_size": 4, "rotary_base": 300.0}, "mistral"),
     "biases of queries, window": ({**_LLAMA, "window_size": 4, "add_qkv_bias": True}, "qwen2"),
     "norms of queries, neighbours": ({**_LLAMA, "qk_layernorm": True, "rotary_interleaved": True}, "qwen3"),
+    "bert": (_BERT, "bert"),
+    # Both become a table of zeros.
+    "bert, masked tokens, no token types": ({**_BERT, "bert_binary_head": False}, "bert"),
+    "bert, hidden states, no token types": ({**_BERT, "output_head": "none", "num_tokentypes": 0}, "bert"),
+    # The binary head of its pretraining is gone.
+    "bert, classes": (
+        {**_BERT, "output_head": "classification", "num_classes": 3, "bert_binary_head": False, "activation": "silu"},
+        "bert",
+    ),
     "fp32 residual": ({**_LLAMA, "fp32_residual_connection": True, "kv_channels": 16}, "llama"),
 }
 
@@ -98,7 +108,7 @@ def test_layouts_of_neighbours_are_inverse(name: str, tmp_path: Path) -> None:
     name_of_qkv = "layers.0.attention.query_key_value.weight"
     assert torch.equal(again.read(name_of_qkv), weights.read(name_of_qkv))
     # The order is another one, and not by chance the same.
-    query = architecture.place(name_of_qkv).theirs[0]
+    query = architecture.place(name_of_qkv, LAYERS).theirs[0]
     plain = ModelWeights(weights.model.model_copy(update={"rotary_interleaved": False}), weights.specs, weights.read)
     assert not torch.equal(theirs[query], dict(their_tensors(architecture, plain))[query])
     assert all(torch.equal(again.read(key), value) for key, value in weights.items())
@@ -107,11 +117,12 @@ def test_layouts_of_neighbours_are_inverse(name: str, tmp_path: Path) -> None:
 # Beginnings of the names of presets, and the class that each becomes.
 PRESETS = {
     **dict.fromkeys(("gpt2", "gpt3", "sc21"), "gpt2"),
+    "bert": "bert",
     **{"bloom": "bloom", "pythia": "gpt_neox", "opt": "opt", "llama3": "llama", "mistral": "mistral", "qwen3": "qwen3"},
 }
 
 
-_WITHOUT_CLASS = {"glm": "--residual-connection deepnorm", "bert": "--model-type bert"}
+_WITHOUT_CLASS = {"glm": "--residual-connection deepnorm"}
 
 
 def test_every_preset_becomes_its_own_class_and_comes_back() -> None:
@@ -135,6 +146,13 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
     "prefix": ({**_LLAMA, "prefix_lm": True}, ["--prefix-lm True"]),
     "gate without a function": ({"activation": "liglu"}, ["--activation liglu"]),
     "norm of embeddings": ({"embed_layernorm": True}, ["--embed-layernorm True"]),
+    "bert, pre-LN": ({"model_type": "bert"}, ["--residual-connection pre_ln"]),
+    # The head of masked tokens has the activation of the MLP there.
+    "bert, ReLU": ({**_BERT, "activation": "relu"}, ["--activation relu"]),
+    "bert, rope, RMSNorm, no biases": (
+        {**_BERT, **_ROPE, "normalization": "RMSNorm", "disable_bias_linear": True},
+        ["--position-embedding-type rope", "--normalization RMSNorm", "--disable-bias-linear True"],
+    ),
     "three at once": (
         {**_LLAMA, "embed_layernorm": True, "prefix_lm": True, "rotary_percent": 0.5},
         ["--embed-layernorm True", "--prefix-lm True", "--rotary-percent 0.5"],
@@ -158,14 +176,16 @@ def test_export_to_a_named_class_refuses_what_it_has_not(tmp_path: Path) -> None
         _export(_weights(), tmp_path / "out", architecture="llama")
     named = {problem.sources[0].name for problem in raised.value.problems}
     assert named == {"position_embedding_type", "normalization", "activation"}
+    for name, options, other in (("bert", {}, "gpt"), ("gpt2", _BERT, "bert")):
+        with pytest.raises(ConfigError, match=f"--model-type {other} can't be written as "):
+            _export(_weights(**options), tmp_path / "out", architecture=name)
     exported = _export(_weights(), tmp_path / "out", architecture="opt")
-    assert exported.architecture is ARCHITECTURES["opt"]
+    assert exported.architecture is ARCHITECTURES["opt"][0]
     assert compare_logits(_weights(), tmp_path / "out", torch.float32).largest_difference <= 1e-5
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_option_that_a_class_does_not_name_is_refused_unless_at_its_default(kind: str) -> None:
-    architecture = ARCHITECTURES[kind]
+@pytest.mark.parametrize("architecture", [one for classes in ARCHITECTURES.values() for one in classes])
+def test_option_that_a_class_does_not_name_is_refused_unless_at_its_default(architecture: Architecture) -> None:
     said = {name for entry in architecture.entries for name in entry.options}
     # Nothing is in two tables, so nothing is decided twice.
     assert not said & {*architecture.derived, *architecture.always}

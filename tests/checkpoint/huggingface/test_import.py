@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +143,70 @@ def test_model_that_was_saved_without_its_head_has_no_prefix(
     _assert_same(folder, saved(family))
 
 
+def _renamed(*pairs: tuple[str, str]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    def rename(name: str) -> str:
+        for old, new in pairs:
+            name = re.sub(old, new, name)
+        return name
+
+    return lambda tensors: {rename(name): tensor for name, tensor in tensors.items()}
+
+
+_DECODER = "cls.predictions.decoder."
+BERT_FILES: dict[str, tuple[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]]] = {
+    "names of TensorFlow": ("bert", _renamed(("LayerNorm.weight", "LayerNorm.gamma"), ("Norm.bias", "Norm.beta"))),
+    "bias of the decoder alone": ("bert", _renamed(("predictions.bias", "predictions.decoder.bias"))),
+    "both copies": (
+        "bert, masked tokens, other GELU",
+        lambda tensors: {
+            **tensors,
+            _DECODER + "bias": tensors["cls.predictions.bias"].clone(),
+            _DECODER + "weight": tensors["bert.embeddings.word_embeddings.weight"].clone(),
+        },
+    ),
+    "body with a prefix, and its buffer": (
+        "bert, no pooler, ReLU",
+        lambda tensors: {"bert.embeddings.position_ids": torch.arange(32)[None], **_renamed(("^", "bert."))(tensors)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BERT_FILES)
+def test_bert_under_other_names_is_the_same(name: str, saved: Folder, copied: Folder) -> None:
+    family, change = BERT_FILES[name]
+    folder = copied(family)
+    _rewrite(folder, change)
+    assert load_file(folder / "model.safetensors").keys() != load_file(saved(family) / "model.safetensors").keys()
+    _assert_same(folder, saved(family))
+
+
+def test_bert_is_of_the_class_whose_head_its_files_have(saved: Folder, copied: Folder) -> None:
+    folder = copied("bert")
+    # As in the models of the hub that were pretrained with both heads.
+    _set(folder, architectures=["BertForMaskedLM"])
+    assert import_huggingface(folder).architecture.name == "BertForPreTraining"
+    _assert_same(folder, saved("bert"))
+    _drop(folder, "architectures")
+    assert import_huggingface(folder).architecture.name == "BertForPreTraining"
+
+
+def test_pooler_that_masked_tokens_do_not_use_is_left_out_and_named(
+    saved: Folder, copied: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    family = "bert, masked tokens, other GELU"
+    folder = copied(family)
+    _rewrite(folder, lambda tensors: {**tensors, "bert.pooler.dense.weight": torch.ones(32, 32)})
+    _assert_same(folder, saved(family))
+    assert "bert.pooler.dense.weight: left out, because BertForMaskedLM does not use" in caplog.messages[0]
+
+
+def test_bert_with_another_bias_of_its_decoder_is_refused(copied: Folder) -> None:
+    folder = copied("bert")
+    _rewrite(folder, lambda tensors: {**tensors, _DECODER + "bias": tensors["cls.predictions.bias"] + 1})
+    with pytest.raises(CheckpointError, match=r"cls.predictions.decoder.bias is not cls.predictions.bias"):
+        import_huggingface(folder)
+
+
 def test_entries_of_earlier_versions_say_the_same(saved: Folder, copied: Folder) -> None:
     folder = copied("pythia")
     _drop(folder, "rope_parameters")
@@ -172,12 +237,25 @@ def test_bloom_of_the_hub_with_its_older_names_is_read(saved: Folder, copied: Fo
 def test_tied_head_with_other_weights_is_refused(copied: Folder) -> None:
     folder = copied("gpt2")
     _rewrite(folder, lambda tensors: {**tensors, "lm_head.weight": tensors["transformer.wte.weight"] + 1})
-    with pytest.raises(CheckpointError, match=r"ties the output head .* and lm_head.weight is not transformer.wte"):
+    with pytest.raises(CheckpointError, match=r"ties the output head, and lm_head.weight is not transformer.wte"):
         import_huggingface(folder)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "other class": ("gpt2", {"model_type": "mamba"}, "model_type 'mamba' can't be imported"),
+    "other head of bert": (
+        "bert, 3 classes",
+        {"architectures": ["BertForTokenClassification"]},
+        "architectures 'BertForTokenClassification' can't be imported",
+    ),
+    "relative positions of bert": (
+        "bert",
+        {"position_embedding_type": "relative_key"},
+        "position_embedding_type is relative_key, and this importer knows absolute",
+    ),
+    "decoder": ("bert", {"is_decoder": True}, "is_decoder is True"),
+    "untied bert": ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+    "activation of bert's head": ("bert", {"hidden_act": "relu"}, "hidden_act is relu, and this importer knows gelu"),
     "activation": ("gpt2", {"activation_function": "quick_gelu"}, "activation_function is quick_gelu, and"),
     "scores": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
     "biases of attention": ("llama 3.1", {"attention_bias": True}, "disable_bias_linear is True, and another entry"),

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from megatron_ds.checkpoint.huggingface import ARCHITECTURES, compare_logits, export_huggingface, import_huggingface
+from megatron_ds.checkpoint.huggingface.architecture import Architecture
 from tests.checkpoint.huggingface.families import FAMILIES, save
 
 # Entries that other spellings of the same became, and what only older versions of transformers read.
@@ -51,6 +52,7 @@ def test_model_of_transformers_has_its_logits_and_comes_back_to_the_bit(
         architecture=imported.architecture.model_type,
     )
     assert exported.architecture is imported.architecture
+    assert exported.architecture.name == family.class_name
     before, after = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "again"))
     assert before.keys() == after.keys()
     assert all(torch.equal(tensor, after[key]) and tensor.dtype == after[key].dtype for key, tensor in before.items())
@@ -60,18 +62,18 @@ def test_model_of_transformers_has_its_logits_and_comes_back_to_the_bit(
     assert changed.keys() <= {"n_inner"}, changed
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_defaults_are_those_of_transformers(kind: str) -> None:
+@pytest.mark.parametrize("architecture", [one for classes in ARCHITECTURES.values() for one in classes])
+def test_defaults_are_those_of_transformers(architecture: Architecture) -> None:
     from transformers import AutoConfig
 
     from megatron_ds.checkpoint.huggingface.config_file import to_model
 
-    architecture = ARCHITECTURES[kind]
-    theirs = json.loads(AutoConfig.for_model(kind).to_json_string())
+    theirs = json.loads(AutoConfig.for_model(architecture.model_type).to_json_string())
     assert to_model(architecture, {}, "empty") == to_model(architecture, theirs, "whole")
     known = {key for entry in architecture.entries for key in entry.keys} | set(architecture.fixed)
     assert set(architecture.fixed) <= set(theirs)
     assert {key for key in known if key not in theirs} <= _OLDER | {
         *("num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings", "n_embed"),
-        *("seq_length", "head_dim", "partial_rotary_factor"),
+        *("seq_length", "head_dim", "partial_rotary_factor", "position_embedding_type"),
+        *("id2label", "label2id", "num_labels", "_num_labels"),
     }

@@ -55,6 +55,32 @@ def test_gpt2_bpe_is_written_with_its_ids(bpe: tuple[Path, Path], tmp_path: Path
     assert (tmp_path / "out" / "merges.txt").read_text() == bpe[1].read_text()
 
 
+@pytest.mark.parametrize("kind", ["BertWordPieceLowerCase", "BertWordPieceCase"])
+def test_bert_wordpiece_is_written_with_its_ids(kind: str, tmp_path: Path) -> None:
+    vocab = tmp_path / "words.txt"
+    vocab.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nThe\ncat\n##s\n,\nd\n##é\n##e\n")
+    data = {"tokenizer_type": kind, "vocab_file": str(vocab)}
+    written = _written(data, tmp_path, model_type="bert")
+    assert written.why_none is None
+    assert written.token_ids == {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    theirs, ours = _loaded(tmp_path / "out"), build_tokenizer(DataConfig(**data))
+    assert type(theirs).__name__ == "BertTokenizer"
+    assert check_ids(ours, tmp_path / "out") > 0
+    small = kind == "BertWordPieceLowerCase"
+    assert ours.encode("The cats, dé") == [5 if small else 6, 7, 8, 9, 10, 12 if small else 11]
+    assert theirs("the", "cats") == {
+        "input_ids": [2, 5, 3, 7, 8, 3],
+        "token_type_ids": [0, 0, 0, 1, 1, 1],
+        "attention_mask": [1] * 6,
+    }
+    # Ids of the end of a text are ours alone, and have a row in the model.
+    assert len(theirs) == ours.vocab_size == 15
+    # And by vocab.txt alone, as older models have it.
+    (tmp_path / "out" / "tokenizer.json").unlink()
+    assert _loaded(tmp_path / "out").mask_token_id == 4
+    assert check_ids(ours, tmp_path / "out") > 0
+
+
 def test_tokenizer_json_is_written_with_its_special_tokens(bpe: tuple[Path, Path], tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*map(str, bpe)))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -98,6 +124,7 @@ def test_folder_that_is_gone_is_replaced_by_what_the_import_left(bpe: tuple[Path
             {"tokenizer_type": "HFTokenizer", "tokenizer_name_or_path": "nobody/nothing", "eod_id": 7},
             "nobody/nothing is neither a file or folder here nor kept from the hub",
         ),
+        ({"tokenizer_type": "BertWordPieceCase", "vocab_file": "no.txt", "eod_id": 7}, "no.txt can't be read: No such"),
         (
             {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "no.json", "merge_file": "no.txt", "eod_id": 7},
             "are not the two files of a byte-level BPE",

@@ -92,20 +92,35 @@ class Gpt:
         object.__setattr__(self, "outer", outer)
         object.__setattr__(self, "layers", [block() for _ in range(LAYERS)])
 
+    @property
+    def shares_embeddings(self) -> bool:
+        """Whether the last layer is the embeddings."""
+        return self.tied
+
     def logits(self, tokens: Tensor) -> Tensor:
         """``[B, S] -> [B, S, V]``."""
-        x = self.outer["embeddings"][tokens]
+        places = torch.arange(tokens.shape[1])
+        distance = places[:, None] - places
+        hidden = self.hidden(self.outer["embeddings"][tokens], (distance < 0) | (distance >= self.window))
+        return hidden @ self.outer["embeddings" if self.tied else "head"].t()
+
+    def hidden(self, x: Tensor, unseen: Tensor) -> Tensor:
+        """What comes out of the last norm, ``[B, S, H] -> [B, S, H]``.
+
+        Args:
+            x: embeddings of the words, and of what is added to them but positions.
+            unseen: which tokens a token does not attend to, ``[..., S, S]``.
+        """
         if self.embed_norm:
             x = self._norm(x, self.outer, "embed_norm")
         if self.positions == "learned":
-            x = x + self.outer["positions"][: tokens.shape[1]]
+            x = x + self.outer["positions"][: x.shape[1]]
         for parts in self.layers:
             normed = self._norm(x, parts, "norm1")
-            x = (normed if self.post_ln else x) + self._attention(normed, parts)
+            x = (normed if self.post_ln else x) + self._attention(normed, parts, unseen)
             normed = self._norm(x, parts, "norm2")
             x = (normed if self.post_ln else x) + self._mlp(normed, parts)
-        head = self.outer["embeddings" if self.tied else "head"]
-        return self._norm(x, self.outer, "final") @ head.t()
+        return self._norm(x, self.outer, "final")
 
     def _norm(self, x: Tensor, parts: Parts, name: str) -> Tensor:
         if self.rms:
@@ -119,7 +134,7 @@ class Gpt:
         inner = function(F.linear(x, parts["gate.weight"], parts.get("gate.bias"))) * up if gated else function(up)
         return F.linear(inner, parts["down.weight"], parts.get("down.bias"))
 
-    def _attention(self, x: Tensor, parts: Parts) -> Tensor:
+    def _attention(self, x: Tensor, parts: Parts, unseen: Tensor) -> Tensor:
         query, key, value = (self._heads(x, parts, name) for name in "qkv")
         if self.qk_norm:
             query, key = self._norm(query, parts, "q_norm"), self._norm(key, parts, "k_norm")
@@ -127,13 +142,11 @@ class Gpt:
             query, key = _rotated(query), _rotated(key)
         key, value = (heads.repeat_interleave(HEADS // self.groups, 1) for heads in (key, value))
         scores = query @ key.transpose(-1, -2) / math.sqrt(WIDTH)
-        places = torch.arange(x.shape[1])
         if self.positions == "alibi":
             slopes = torch.tensor([2 ** (-8 * i / HEADS) for i in range(1, HEADS + 1)])
-            scores = scores + slopes[:, None, None] * places
-        distance = places[:, None] - places
+            scores = scores + slopes[:, None, None] * torch.arange(x.shape[1])
         # Megatron's value for masked scores.
-        scores = scores.masked_fill((distance < 0) | (distance >= self.window), -10000.0)
+        scores = scores.masked_fill(unseen, -10000.0)
         context = (scores.softmax(-1) @ value).transpose(1, 2).flatten(2)
         return F.linear(context, parts["dense.weight"], parts.get("dense.bias"))
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from tests.checkpoint.megatron.reference import FFN, HEADS, HIDDEN, LAYERS, POSITIONS, WIDTH, Gpt
+from tests.checkpoint.megatron.reference import FFN, HEADS, HIDDEN, LAYERS, POSITIONS, VOCAB, WIDTH, Gpt
 
 PADDED = 64  # of VOCAB, for up to four ranks
 
@@ -75,6 +76,8 @@ def embedding(gpt: Gpt, rank: int, tp: int) -> dict[str, Tensor]:
     state = {"word_embeddings.weight": _rows(gpt.outer["embeddings"], rank, tp)}
     if gpt.positions == "learned":
         state["position_embeddings.weight"] = gpt.outer["positions"].clone()
+    if "types" in gpt.outer:
+        state["tokentype_embeddings.weight"] = gpt.outer["types"].clone()
     for kind in ("weight", "bias") if gpt.embed_norm else ():
         state[f"word_embeddings.norm.{kind}"] = gpt.outer[f"embed_norm.{kind}"].clone()
     return state
@@ -211,9 +214,22 @@ def classic_stage(
         if not gpt.tied:
             language_model["output_layer"] = {"weight": head(gpt, rank, tp)}
     model: dict[str, Any] = {"language_model": language_model}
-    if last and not first and gpt.tied:
+    if last and not first and gpt.shares_embeddings:
         model["word_embeddings_for_head"] = {"weight": head(gpt, rank, tp)}
+    for name, tensor in bert_heads(gpt, rank, tp).items() if last else ():
+        module, _, inner_name = name.partition(".")
+        outer = language_model if module == "pooler" else model
+        outer.setdefault(module, {})[inner_name] = tensor
     return model
+
+
+def bert_heads(gpt: Gpt, rank: int, tp: int) -> dict[str, Tensor]:
+    """What a BERT has behind its stack, by flat classic names; nothing for a GPT."""
+    modules = ("pooler.", "lm_head.", "binary_head.", "classification_head.", "multichoice_head.")
+    found = {name: tensor.clone() for name, tensor in gpt.outer.items() if name.startswith(modules)}
+    if "lm_head.bias" in found:
+        found["lm_head.bias"] = _slice(F.pad(found["lm_head.bias"], (0, PADDED - VOCAB)), rank, tp)
+    return found
 
 
 _CORE_NAMES = {
@@ -233,10 +249,11 @@ def core_stage(gpt: Gpt, rank: int, tp: int, stage: int, pp: int, *, transformer
     """Megatron core's flat state dict of one stage."""
     per_stage = LAYERS // pp
     model: dict[str, Any] = {}
+    stack = "encoder" if "pooler.dense.weight" in gpt.outer else "decoder"
     if stage == 0:
         model.update({f"embedding.{name}": tensor for name, tensor in embedding(gpt, rank, tp).items()})
     for local in range(per_stage):
-        prefix = f"decoder.layers.{local}."
+        prefix = f"{stack}.layers.{local}."
         for old, tensor in block(gpt, stage * per_stage + local, rank, tp).items():
             name = old
             for classic, core in (*_CORE_NAMES.items(), *(_FUSED_NAMES.items() if transformer_engine else ())):
@@ -245,9 +262,12 @@ def core_stage(gpt: Gpt, rank: int, tp: int, stage: int, pp: int, *, transformer
         for matrix in ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2"):
             model[f"{prefix}{matrix}._extra_state"] = None
     if stage == pp - 1:
-        model.update({f"decoder.final_layernorm.{kind}": tensor for kind, tensor in final_norm(gpt).items()})
+        model.update({f"{stack}.final_layernorm.{kind}": tensor for kind, tensor in final_norm(gpt).items()})
         if pp > 1 or not gpt.tied:
             model["output_layer.weight"] = head(gpt, rank, tp)
+        for name, tensor in bert_heads(gpt, rank, tp).items():
+            core = name.replace("lm_head.layernorm", "lm_head.layer_norm").replace("lm_head.bias", "output_layer.bias")
+            model[core] = tensor
     return model
 
 
