@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The test suite, on a machine with nothing but Python: `bash scripts/test.sh [--gpu] [arguments of pytest]`.
-# With --gpu: only the tests that need CUDA.
+# With --gpu: only the tests that need CUDA. Without arguments: all others, in several processes side by side.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -11,4 +11,11 @@ done
 prepare_environment "$extra"
 cd "$ROOT"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+if [ $# = 0 ]; then
+    # One test alone leaves cores idle: ranks wait for each other, and launchers for their children. Each process works
+    # through its own part of the list, so that tests of a file share what they have worked out, and takes from the
+    # others when it is done.
+    cores=$(nproc 2>/dev/null || echo 2)
+    set -- --numprocesses "$((cores < 8 ? cores : 8))" --dist worksteal
+fi
 exec "$PYTHON" -m pytest "$@"

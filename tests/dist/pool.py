@@ -62,6 +62,7 @@ class _Place(NamedTuple):
     folder: str
     timeout: float
     dynamo: bool
+    join: bool
 
 
 def run_ranks(
@@ -71,6 +72,7 @@ def run_ranks(
     timeout: float = 120.0,
     device: Device = "cpu",
     dynamo: bool = False,
+    join: bool = True,
     **kwargs: Any,
 ) -> list[Any]:
     """Calls `function(**kwargs)` on every rank of a new world and returns the results in the order of ranks.
@@ -81,6 +83,7 @@ def run_ranks(
         timeout: seconds that all ranks together may take, the start of the fork server not counted.
         device: ``cpu`` is gloo; ``cuda`` is NCCL with one GPU for each rank (new processes: some seconds to start).
         dynamo: leaves `torch.compile` at work, which is off otherwise on CPU.
+        join: without it the function meets the other ranks itself, by the environment that a launcher would have set.
         kwargs: passed on to `function`.
 
     Raises:
@@ -92,7 +95,7 @@ def run_ranks(
         ranks: list[_Rank] = []
         try:
             for rank in range(world_size):
-                place = _Place(rank, world_size, device, folder, timeout, dynamo)
+                place = _Place(rank, world_size, device, folder, timeout, dynamo, join)
                 ranks.append(_start(context, place, work))
             return _collect(ranks, Path(folder), timeout)
         finally:
@@ -234,7 +237,9 @@ def _rank_main(place: _Place, work: bytes, connection: Connection) -> None:
     watchdog = threading.Thread(target=_exit_with_parent, daemon=True)
     watchdog.start()
     try:
-        _join_world(place)
+        _set_environment(place)
+        if place.join:
+            _join_world(place)
         function, kwargs = pickle.loads(work)
         message = pickle.dumps((True, function(**kwargs)))
     except BaseException:
@@ -252,7 +257,10 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def _join_world(place: _Place) -> None:
+def _set_environment(place: _Place) -> None:
+    # As in a process of a user's: a rank takes on the fork server's way, and the first worker of its data loader would
+    # start a server of its own.
+    mp.set_start_method(None, force=True)
     os.environ.update(
         RANK=str(place.rank),
         WORLD_SIZE=str(place.world_size),
@@ -264,6 +272,11 @@ def _join_world(place: _Place) -> None:
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT="0",
     )
+    if place.dynamo:
+        os.environ.pop("TORCHDYNAMO_DISABLE", None)  # torch reads it whenever something is compiled
+
+
+def _join_world(place: _Place) -> None:
     import deepspeed  # pytest's process stays without torch until a test needs it
     import torch
 
@@ -271,8 +284,6 @@ def _join_world(place: _Place) -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    if place.dynamo:
-        os.environ.pop("TORCHDYNAMO_DISABLE", None)  # torch reads it whenever something is compiled
     if place.device == "cuda":
         torch.cuda.set_device(place.rank)
     backend = "gloo" if place.device == "cpu" else "nccl"

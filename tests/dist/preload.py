@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 
 import deepspeed
@@ -18,7 +19,17 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 # The first optimizer of a process imports half of torch's compiler.
 torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 
-# A module that fails to import fails again in the test that uses it, with a traceback; here it would end the server.
-for _module in ("engine", "models", "data", "training"):
+# What ranks run. A module that fails to import fails again in the test that uses it, with a traceback; here it would
+# end the server.
+for _module in (
+    *("megatron_ds.engine.build", "megatron_ds.models", "megatron_ds.data", "megatron_ds.training"),
+    *("benchmarks.levers", "benchmarks.parity", "benchmarks.relayout", "benchmarks.resume", "benchmarks.tiny_run"),
+):
     with contextlib.suppress(Exception):
-        importlib.import_module(f"megatron_ds.{_module}")
+        importlib.import_module(_module)
+
+# DeepSpeed collects garbage at each start of an engine, and rank 0 more often. Without this, that looks at all objects
+# of the imports above: a fifth of a second each time, and most of the pages that a fork shares with the server become
+# copies.
+gc.collect()
+gc.freeze()

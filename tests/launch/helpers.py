@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 
 from megatron_ds.data.indexed_dataset import IndexedDatasetBuilder
 from megatron_ds.training.metrics import read_metrics
-from tests.dist.pool import ROOT
+from tests.dist.pool import ROOT, run_ranks
 
 VOCAB_SIZE = 64
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
@@ -88,6 +92,59 @@ def launch(command: Sequence[str], folder: Path, *, timeout: float = 240, **envi
         check=False,
     )
     return Finished(finished.returncode, finished.stdout)
+
+
+def fork(processes: int, *words: str, folder: Path) -> Finished:
+    """Runs a script to its end in processes that have torch and DeepSpeed imported already.
+
+    A launcher costs some ten seconds more; what it adds is in `test_launchers` and `test_failures`.
+
+    Args:
+        processes: their number; they meet as those of DeepSpeed's launcher do.
+        words: the script and its arguments.
+        folder: where it runs.
+    """
+    with tempfile.TemporaryDirectory(prefix="fork-") as scratch:
+        output = Path(scratch) / "output.txt"
+        arguments: dict[str, Any] = {"processes": processes, "words": words, "folder": folder, "output": output}
+        (codes,) = run_ranks(1, _fork_and_wait, timeout=240, join=False, **arguments)
+        text = output.read_text()
+    assert len(set(codes)) == 1, f"exit codes {codes}\n{text}"
+    return Finished(codes[0], text)
+
+
+def _fork_and_wait(processes: int, words: Sequence[str], folder: Path, output: Path) -> list[int]:
+    """Stands for the launcher: its children are the ranks. Returns their exit codes."""
+    os.chdir(folder)
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(file, stream.fileno())
+    children = []
+    for rank in range(processes):
+        child = os.fork()
+        if child == 0:
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+            os.environ.update(place | sizes)
+            _run_script(words)
+        children.append(child)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def _run_script(words: Sequence[str]) -> NoReturn:
+    """Ends this process with a script."""
+    code: Any = 1
+    sys.argv = list(words)
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def deepspeed(processes: int, *words: str) -> list[str]:

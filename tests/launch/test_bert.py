@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from megatron_ds.cli.preprocess import main as preprocess
 from megatron_ds.training.metrics import read_metrics
 from tests.dist.pool import ROOT
-from tests.launch.helpers import PP, launch, tiny_run, torchrun
+from tests.launch.helpers import PP, fork, tiny_run
 
 PRETRAIN_BERT = str(ROOT / "pretrain_bert.py")
 _WORDS = ("birds", "sing", "in", "old", "trees", "near", "water")
@@ -42,9 +41,9 @@ def _losses(save: Path) -> list[float]:
 
 @pytest.mark.slow
 def test_bert_trains_alike_alone_and_as_a_pipeline(flags: list[str], tmp_path: Path) -> None:
-    alone = launch([sys.executable, PRETRAIN_BERT, *flags, "--save", "alone"], tmp_path)
+    alone = fork(1, PRETRAIN_BERT, *flags, "--save", "alone", folder=tmp_path)
     assert alone.exit_code == 0, alone.output
-    cut = launch(torchrun(2, PRETRAIN_BERT, *flags, PP, "2", "--save", "cut"), tmp_path)
+    cut = fork(2, PRETRAIN_BERT, *flags, PP, "2", "--save", "cut", folder=tmp_path)
     assert cut.exit_code == 0, cut.output
     assert "TP1 x PP2 x DP1, ZeRO-1, fp32 on 2 processes" in cut.output
     assert "| sop_loss " in cut.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import build_gpt_datasets, samples_needed
 from megatron_ds.models import SequentialModel, gpt_layers, initialize_weights
 from megatron_ds.mpu import ModelParallelUnit
-from tests.launch.helpers import PRETRAIN, VOCAB_SIZE, clean_environment, launch, losses, tiny_run, write_corpus
+from tests.launch.helpers import PRETRAIN, VOCAB_SIZE, clean_environment, fork, losses, tiny_run, write_corpus
 
 EOD = VOCAB_SIZE - 1
 
@@ -54,7 +53,7 @@ def test_first_loss_of_a_run_is_that_of_each_document_alone(tmp_path: Path) -> N
     # Weights that are large enough for the context to matter.
     argv = [*tiny_run(corpus, micro_batch_size="2", init_method_std="0.2"), "--num-workers", "1"]
     for name, words in {"documents": [*argv, *switches], "plain": argv}.items():
-        finished = launch([sys.executable, PRETRAIN, *words, "--save", name], tmp_path)
+        finished = fork(1, PRETRAIN, *words, "--save", name, folder=tmp_path)
         assert finished.exit_code == 0, finished.output
     resolved, _ = preflight([*argv, *switches], clean_environment())
     expected = _first_loss(resolved.run)

@@ -9,7 +9,7 @@ import pytest
 
 from megatron_ds.checkpoint import find_checkpoint
 from tests.dist.pool import ROOT
-from tests.launch.helpers import PP, PRETRAIN, TP, deepspeed, launch, tiny_run, torchrun
+from tests.launch.helpers import PP, PRETRAIN, TP, deepspeed, fork, launch, tiny_run, torchrun
 
 FAILING_RUN = str(ROOT / "tests" / "launch" / "failing_run.py")
 
@@ -72,7 +72,7 @@ def test_file_that_may_not_grow_ends_all_ranks_naming_it(corpus: str, tmp_path: 
 def test_sigterm_to_one_rank_has_all_ranks_save_and_end_well(corpus: str, tmp_path: Path) -> None:
     """C6."""
     run = tiny_run(corpus, train_iters="1000", log_interval="1000", save="saved", eval_iters="0")
-    finished = launch(deepspeed(2, FAILING_RUN, "fail=terminated", *run, PP, "2"), tmp_path)
+    finished = fork(2, FAILING_RUN, "fail=terminated", *run, PP, "2", folder=tmp_path)
     assert finished.exit_code == 0, finished.output
     step = find_checkpoint(tmp_path / "saved").manifest.progress["step"]
     assert step in (3, 4)
@@ -86,7 +86,7 @@ def test_nan_on_one_rank_ends_all_with_one_code_and_names_the_last_checkpoint(
 ) -> None:
     """M5."""
     run = tiny_run(corpus, train_iters="5", save="saved", save_interval="2")
-    finished = launch(deepspeed(2, FAILING_RUN, "fail=nan", *run, *layout), tmp_path)
+    finished = fork(2, FAILING_RUN, "fail=nan", *run, *layout, folder=tmp_path)
     assert finished.exit_code == 5, finished.output
     assert "TrainingError: step 3: the gradient is not finite" in finished.output
     assert "neither is the loss (nan), though every layer's output is" in finished.output

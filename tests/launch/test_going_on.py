@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from megatron_ds.training.metrics import read_metrics
-from tests.launch.helpers import PRETRAIN, TP, launch, tiny_run, torchrun
+from tests.launch.helpers import PRETRAIN, TP, fork, tiny_run
 
 COSINE = {"lr_decay_style": "cosine", "train_iters": "6", "eval_iters": "0"}
 
@@ -20,13 +19,12 @@ def _steps(folder: Path) -> dict[int, dict[str, float]]:
 @pytest.mark.slow
 def test_run_goes_on_at_another_layout_without_its_optimizer_and_as_a_new_run(corpus: str, tmp_path: Path) -> None:
     flags = tiny_run(corpus, **COSINE, save_interval="3")
-    python = [sys.executable, PRETRAIN]
-    finished = launch([*python, *flags, "--save", "straight"], tmp_path)
+    finished = fork(1, PRETRAIN, *flags, "--save", "straight", folder=tmp_path)
     assert finished.exit_code == 0, finished.output
     straight = _steps(tmp_path / "straight")
 
     load = ("--load", "straight", "--load-step", "3")
-    finished = launch(torchrun(2, PRETRAIN, *flags, *load, TP, "2", "--save", "tp2"), tmp_path)
+    finished = fork(2, PRETRAIN, *flags, *load, TP, "2", "--save", "tp2", folder=tmp_path)
     assert finished.exit_code == 0, finished.output
     assert "it was saved as TP1 x PP1 x DP1, ZeRO-0, fp32; this run is TP2 x PP1 x DP1, ZeRO-0, fp32" in finished.output
     moved = _steps(tmp_path / "tp2")
@@ -36,7 +34,7 @@ def test_run_goes_on_at_another_layout_without_its_optimizer_and_as_a_new_run(co
         assert line["learning_rate"] == straight[step]["learning_rate"]
         assert line["consumed_samples"] == straight[step]["consumed_samples"]
 
-    finished = launch([*python, *flags, *load, "--no-load-optim", "--save", "anew"], tmp_path)
+    finished = fork(1, PRETRAIN, *flags, *load, "--no-load-optim", "--save", "anew", folder=tmp_path)
     assert finished.exit_code == 0, finished.output
     assert "step 3, 12 samples consumed" in finished.output
     assert "the optimizer's state is new: --no-load-optim" in finished.output
@@ -45,10 +43,10 @@ def test_run_goes_on_at_another_layout_without_its_optimizer_and_as_a_new_run(co
     assert anew[5]["lm_loss"] != straight[5]["lm_loss"]
 
     other = (*flags, "--lr", "3e-3")
-    finished = launch([*python, *other, *load, "--save", "other"], tmp_path)
+    finished = fork(1, PRETRAIN, *other, *load, "--save", "other", folder=tmp_path)
     assert finished.exit_code == 2
     assert "--override-lr-scheduler" in finished.output
-    finished = launch([*python, *other, *load, "--finetune", "--save", "new"], tmp_path)
+    finished = fork(1, PRETRAIN, *other, *load, "--finetune", "--save", "new", folder=tmp_path)
     assert finished.exit_code == 0, finished.output
     assert "weights of step 3; a new run begins with them at step 0" in finished.output
     new = _steps(tmp_path / "new")
@@ -59,7 +57,7 @@ def test_run_goes_on_at_another_layout_without_its_optimizer_and_as_a_new_run(co
     assert new[1]["learning_rate"] == pytest.approx(3 * straight[1]["learning_rate"])
 
     # The corpus is a few samples long: without those that a smaller batch leaves over, it would end too early.
-    smaller = [*tiny_run(corpus, **COSINE, save_interval="3"), "--global-batch-size", "2", "--train-iters", "12"]
-    finished = launch([*python, *smaller, *load, "--lr-decay-iters", "6", "--save", "smaller"], tmp_path)
+    smaller = (*flags, "--global-batch-size", "2", "--train-iters", "12", "--lr-decay-iters", "6")
+    finished = fork(1, PRETRAIN, *smaller, *load, "--save", "smaller", folder=tmp_path)
     assert finished.exit_code == 0, finished.output
     assert [line["consumed_samples"] for line in _steps(tmp_path / "smaller").values()] == list(range(14, 32, 2))
