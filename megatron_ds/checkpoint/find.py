@@ -121,6 +121,23 @@ def _or_aside(folder: Path, tag: str) -> str:
     return aside
 
 
+def best_step(folder: Path) -> int | None:
+    """The step of the checkpoint with the best score, the first of several; None where none was judged.
+
+    Args:
+        folder: of a run.
+    """
+    scores: dict[int, float] = {}
+    for tag in _tags(folder):
+        try:
+            manifest = Manifest.read(folder / tag)
+        except (OSError, ValueError, RecursionError):
+            continue
+        if manifest.score is not None:
+            scores[manifest.progress["step"]] = manifest.score
+    return min(scores, key=lambda step: (-scores[step], step), default=None)
+
+
 def point_latest_at(folder: Path, tag: str) -> None:
     """Makes `tag` the checkpoint that ``--load`` finds. Call it when all of its files are on disk."""
     replace_text(folder / LATEST, tag)
@@ -178,18 +195,19 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     return found, problems
 
 
-def training_order_problems(found: FoundCheckpoint, run: RunConfig) -> list[Problem]:
+def training_order_problems(found: FoundCheckpoint, run: RunConfig, now: TrainingOrder) -> list[Problem]:
     """One problem where the run would not go on in the order of samples that the checkpoint was trained in.
 
     Args:
         found: the checkpoint.
         run: a run whose data is in order.
+        now: what the order of its samples depends on.
     """
     try:
         before = TrainingOrder.from_json(found.manifest.training_order)
     except (KeyError, TypeError, IndexError):
         return []  # saved by an earlier version
-    changes = before.changes(TrainingOrder.of(run))
+    changes = before.changes(now)
     if not changes or run.checkpoint.allow_data_change:
         return []
     return [
@@ -313,6 +331,7 @@ def model_options(model: ModelConfig) -> dict[str, Any]:
         "ffn_hidden_size": model.ffn_size,
         "kv_channels": model.head_size,
         "num_query_groups": model.num_kv_heads,
+        "num_tokentypes": model.token_types,
         # A shorter sequence may well go on with more positions than it needs.
         "max_position_embeddings": model.num_positions if model.has_learned_positions else None,
     }

@@ -12,7 +12,7 @@ from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.config.rules import PROGRAMS, padding_step, too_little_padding
 from megatron_ds.config.settings import DEFAULT_ORIGIN
-from megatron_ds.data import other_tokenizers, run_data_problems, samples_needed
+from megatron_ds.data import TrainingOrder, other_tokenizers, run_data_problems, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.training.monitors import monitor_problems
@@ -51,7 +51,7 @@ def preflight(
     if found is not None:
         problems += schedule_problems(found, run, resolved.origins)
         if not data_problems and not run.checkpoint.finetune:
-            problems += training_order_problems(found, run)
+            problems += training_order_problems(found, run, TrainingOrder.of(run))
     if problems:
         raise ConfigError(problems)
     if found is not None and run.checkpoint.use_checkpoint_lr_scheduler:
