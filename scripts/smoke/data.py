@@ -2,8 +2,8 @@
 
     python scripts/smoke/data.py FOLDER
 
-writes FOLDER/text.jsonl (to preprocess), gpt2/vocab.json and merges.txt, bert/vocab.txt, MNLI/ (GLUE's TSV files), RACE/
-(its folders of JSON texts), sft/ (prompts and responses), lambada.jsonl and wiki.test.tokens.
+writes FOLDER/text.jsonl (to preprocess), gpt2/vocab.json and merges.txt, bert/vocab.txt, MNLI/ (GLUE's TSV files),
+RACE/ (its folders of JSON texts), sft/ (prompts and responses), lambada.jsonl and wiki.test.tokens.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def document(draws: random.Random) -> str:
 
 
 def write_mnli(folder: Path, draws: random.Random) -> None:
-    """GLUE's five files: the hypothesis is the premise (entailment), elsewhere (contradiction), or of another animal."""
+    """GLUE's five files: the hypothesis repeats the premise, puts it elsewhere, or is about another animal."""
     folder.mkdir()
     _write_tsv(folder / "train.tsv", ("label1", "gold_label"), _mnli_rows(draws, NUM_EXAMPLES, num_labels=2))
     labels = (*(f"label{number}" for number in range(1, 6)), "gold_label")
@@ -81,7 +81,16 @@ def _mnli_rows(draws: random.Random, count: int, num_labels: int) -> Iterator[li
             ]
         )
         parses = ["( )"] * len(_PARSES)
-        yield [str(number), str(number), f"{number}n", "animals", *parses, fact.sentence, hypothesis, *[label] * num_labels]
+        yield [
+            str(number),
+            str(number),
+            f"{number}n",
+            "animals",
+            *parses,
+            fact.sentence,
+            hypothesis,
+            *[label] * num_labels,
+        ]
 
 
 def _write_tsv(path: Path, labels: Sequence[str], rows: Iterator[list[str]]) -> None:
@@ -118,7 +127,8 @@ def responses(draws: random.Random, count: int) -> list[dict[str, str]]:
     """Prompts with a fact and a question, and responses with the answer."""
     facts = [draw_facts(draws, 1)[0] for _ in range(count)]
     return [
-        {"prompt": f"{fact.sentence} Where is the {fact.animal}? ", "response": f"Near the {fact.place}."} for fact in facts
+        {"prompt": f"{fact.sentence} Where is the {fact.animal}? ", "response": f"Near the {fact.place}."}
+        for fact in facts
     ]
 
 
