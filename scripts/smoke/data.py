@@ -3,7 +3,7 @@
     python scripts/smoke/data.py FOLDER
 
 writes FOLDER/text.jsonl (to preprocess), gpt2/vocab.json and merges.txt, bert/vocab.txt, MNLI/ (GLUE's TSV files),
-RACE/ (its folders of JSON texts), sft/ (prompts and responses), lambada.jsonl and wiki.test.tokens.
+RACE/ (its folders of JSON texts), sft/ (prompts and responses), LAMBADA (JSON lines) and WIKITEXT103 (raw text).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLOURS = ("black", "brown", "grey", "red", "white")
 VERBS = ("sings", "sleeps", "runs", "waits", "eats")
 PLACES = ("river", "house", "garden", "tree", "bridge", "road")
 BERT_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-NUM_DOCUMENTS, NUM_EXAMPLES, NUM_HELD_OUT = 200, 24, 7
+NUM_DOCUMENTS, NUM_EXAMPLES, NUM_HELD_OUT, NUM_ARTICLES = 200, 24, 7, 6
 
 # GLUE's columns of MNLI between the numbers and the two sentences.
 _PARSES = tuple(f"sentence{number}_{kind}" for kind in ("binary_parse", "parse") for number in (1, 2))
@@ -100,7 +100,7 @@ def _write_tsv(path: Path, labels: Sequence[str], rows: Iterator[list[str]]) -> 
 
 def write_race(folder: Path, draws: random.Random) -> None:
     """RACE's folders: train, dev and test, each with middle and high; a file is one article with two questions."""
-    for split, count in (("train", NUM_EXAMPLES), ("dev", NUM_HELD_OUT), ("test", NUM_HELD_OUT)):
+    for split, count in (("train", NUM_ARTICLES), ("dev", NUM_ARTICLES // 2), ("test", NUM_ARTICLES // 2)):
         for level in ("middle", "high"):
             (folder / split / level).mkdir(parents=True)
             for number in range(count):
@@ -133,8 +133,9 @@ def responses(draws: random.Random, count: int) -> list[dict[str, str]]:
 
 
 def lambada_text(draws: random.Random) -> str:
-    """Text whose last word, without its full stop, can only be known from what stands before."""
-    return document(draws).removesuffix(".")
+    """Two facts, and the first one once more without its full stop: the last word can be known from its place there."""
+    fact, other = draw_facts(draws, 2)
+    return " ".join(one.sentence for one in (fact, other, fact)).removesuffix(".")
 
 
 def wikitext(draws: random.Random) -> Iterator[str]:
@@ -166,8 +167,8 @@ def main(folder: Path) -> None:
     for split, count in (("train", NUM_EXAMPLES), ("valid", NUM_HELD_OUT)):
         lines = [json.dumps(line) + "\n" for line in responses(draws, count)]
         (made / "sft" / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
-    write_json_lines((lambada_text(draws) for _ in range(NUM_HELD_OUT)), made / "lambada.jsonl")
-    (made / "wiki.test.tokens").write_text("".join(wikitext(draws)), encoding="utf-8")
+    write_json_lines((lambada_text(draws) for _ in range(NUM_HELD_OUT)), made / "LAMBADA")
+    (made / "WIKITEXT103").write_text("".join(wikitext(draws)), encoding="utf-8")
     train_tokenizer(iter(documents), vocab_size=320).model.save(str(made / "gpt2"))
     texts = [*documents, *(path.read_text(encoding="utf-8") for path in (made / "RACE").rglob("*.txt"))]
     (made / "bert" / "vocab.txt").write_text("\n".join(bert_vocabulary(texts)) + "\n", encoding="utf-8")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.smoke import assert_merged_is, assert_trained_as, layout, losses, smoke
+from megatron_ds.training.metrics import read_metrics
+from tests.scripts.smoke import assert_merged_is, assert_trained_as, layout, smoke
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +21,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_pretrain_bert_in_one_process_learns(made):
     assert layout(made / "pretrain_bert") == {"TP": 1, "PP": 1, "ZeRO": 1, "recompute": False}
-    first, _, last, _ = losses(made / "pretrain_bert")[:4]
-    assert last < first - 1
+    of_training = [line for line in read_metrics(made / "pretrain_bert/metrics.jsonl") if "split" not in line]
+    assert of_training[-1]["lm_loss"] < of_training[0]["lm_loss"] - 0.3
 
 
 @pytest.mark.slow
@@ -36,4 +37,26 @@ def test_pretrain_bert_with_mp_trains_the_same_model_which_merge_mp_bert_joins(m
     assert "pretrain_bert_distributed_with_mp at toy size" in output
     assert "TP2 x PP2 x DP1, ZeRO-1, fp32 on 4 processes" in output
     assert_trained_as(made / "pretrain_bert_distributed_with_mp", made / "pretrain_bert")
-    assert_merged_is(made / "merge_mp_bert/model.safetensors", made / "pretrain_bert")
+    assert_merged_is(made / "merge_mp_bert.safetensors", made / "pretrain_bert")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "sets", "predictions"),
+    [
+        ("mnli", {"dev_matched", "dev_mismatched"}, {"test_test_matched.tsv": 8, "test_test_mismatched.tsv": 8}),
+        ("race", {"dev"}, {}),
+    ],
+)
+def test_finetune_begins_with_the_pretrained_body_and_judges_every_epoch(made, task, sets, predictions):
+    script = f"finetune_{task}_distributed"
+    output = smoke(made, f"{script}.sh")
+    assert f"of the body from {made}/pretrain_bert/global_step10" in output
+    assert "TP1 x PP1 x DP2, ZeRO-1" in output
+    validation = [line for line in read_metrics(made / script / "metrics.jsonl") if line.get("split") == "valid"]
+    assert {(line["set"], line["step"]) for line in validation} == {(name, step) for name in sets for step in (3, 6)}
+    assert all(0 <= line["accuracy"] <= 1 for line in validation)
+    written = {
+        path.name: len(path.read_text().splitlines()) for path in (made / script).glob("predictions/step6/test*.tsv")
+    }
+    assert written == predictions
