@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -274,11 +274,30 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
     except ValueError as error:
         message = f"the manifest of {found.folder / found.tag} describes no model that this version knows: {error}"
         return [Problem(message, advice="load it with the version that saved it, or name another checkpoint")]
+    return model_mismatches(saved_model, f"the checkpoint {found.folder / found.tag}", run, origins)
+
+
+def model_mismatches(
+    saved_model: ModelConfig,
+    label: str,
+    run: RunConfig,
+    origins: Mapping[str, str],
+    free: Collection[str] = (),
+) -> list[Problem]:
+    """One problem where weights of a model can't be those of a run's.
+
+    Args:
+        saved_model: whose weights there are.
+        label: where they are from.
+        run: the run.
+        origins: where its options came from.
+        free: options that may differ, besides those that may always.
+    """
     ours, theirs = model_options(run.model), model_options(saved_model)
     differing = {
         name: (theirs[name], value)
         for name, value in ours.items()
-        if name not in _FREE_ON_RESUME and theirs[name] != value
+        if name not in _FREE_ON_RESUME and name not in free and theirs[name] != value
     }
     # Not known yet: the tokenizer could not be opened, which is a problem of its own.
     if ours["vocab_size"] is None:
@@ -287,7 +306,7 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
         return []
     sources: list[Source] = []
     for name, (saved_value, value) in differing.items():
-        sources.append(Source(name, value_text(saved_value), f"the checkpoint {found.folder / found.tag}"))
+        sources.append(Source(name, value_text(saved_value), label))
         sources.append(Source(name, value_text(value), origins.get(f"model.{name}", "this run")))
     return [
         Problem(

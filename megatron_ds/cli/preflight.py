@@ -71,7 +71,7 @@ def check_run_data(
     Returns:
         The run with what it needs to know of the tokenizer, the tokenizer's problems, and those of the data.
     """
-    resolved, tokenizer, tokenizer_problems = _with_tokenizer(resolved)
+    resolved, tokenizer, tokenizer_problems = with_tokenizer(resolved)
     run = resolved.run
     data_problems = run_data_problems(run, tokenizer, samples_needed(run, **progress))
     if tokenizer is not None and not data_problems:
@@ -82,7 +82,7 @@ def check_run_data(
     return resolved, tokenizer_problems, data_problems
 
 
-def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, Tokenizer | None, list[Problem]]:
+def with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, Tokenizer | None, list[Problem]]:
     """Takes from the tokenizer what the run needs to know of it; without one it has to be given.
 
     Returns:

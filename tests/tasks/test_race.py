@@ -95,6 +95,8 @@ def test_read_race_wrong_files_are_named(tmp_path: Path) -> None:
     assert f"{file}:1 is a JSON list, not an object" in message(tmp_path)
     file.write_text('\n{"article": "a",\n "questions": [}')
     assert f"{file}:3 is not JSON: Expecting value" in message(tmp_path)
+    file.write_text(f"\n\n{json.dumps(MIDDLE, indent=0)}\n\n[2]")
+    assert f"{file}:{3 + json.dumps(MIDDLE, indent=0).count(chr(10)) + 2} is a JSON list" in message(tmp_path)
     file.write_text('{"article": "a", "id": "b"}')
     assert f"{file}:1 has no questions and no options; it has article, id" in message(tmp_path)
     file.write_bytes(b"caf\xe9")

@@ -80,6 +80,7 @@ __all__ = [
     "padding_step",
     "program_problems",
     "too_little_padding",
+    "warmup_ends_before_decay",
 ]
 
 RULES: tuple[Rule, ...] = (

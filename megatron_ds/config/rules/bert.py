@@ -86,7 +86,15 @@ def bert_has_options_of_its_kind(settings: Settings) -> Iterator[Problem]:
 
 def binary_head_has_two_token_types(settings: Settings) -> Iterator[Problem]:
     """The two parts of a sample have token types 0 and 1."""
-    if settings.value(FAMILY) == "bert" and settings.value(_HEAD) and settings.value(_TYPES) == 1:
+    if settings.value(FAMILY) != "bert" or settings.value(_TYPES) != 1:
+        return
+    if settings.value(_OUTPUT) in ("classification", "multiple_choice"):
+        yield Problem(
+            "num_tokentypes is 1, and a task's samples have tokens of two types",
+            settings.sources(_TYPES, _OUTPUT),
+            "use a model with two token types, or with none",
+        )
+    elif settings.value(_HEAD):
         yield Problem(
             "num_tokentypes is 1, and the binary head's samples have tokens of two types",
             settings.sources(_TYPES, _HEAD),

@@ -108,14 +108,12 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not content.strip():
         raise DataError(Problem(f"{path} is empty", advice="remove or restore it"))
     decoder = json.JSONDecoder()
-    start = 0
+    line, last, start = 1, 0, _next(content, 0)
     while start < len(content):
-        if content[start].isspace():
-            start += 1
-            continue
-        place = f"{path}:{content.count(chr(10), 0, start) + 1}"
+        line, last = line + content.count("\n", last, start), start
+        place = f"{path}:{line}"
         try:
-            found, start = decoder.raw_decode(content, start)
+            found, end = decoder.raw_decode(content, start)
         except json.JSONDecodeError as error:
             raise DataError(Problem(f"{path}:{error.lineno} is not JSON: {error.msg}", advice=_SHAPE)) from None
         except RecursionError:
@@ -123,6 +121,14 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(found, dict):
             raise DataError(Problem(f"{place} is a JSON {type(found).__name__}, not an object", advice=_SHAPE))
         yield place, found
+        start = _next(content, end)
+
+
+def _next(content: str, start: int) -> int:
+    """Where something other than space begins."""
+    while start < len(content) and content[start].isspace():
+        start += 1
+    return start
 
 
 def _check(text: Mapping[str, Any], place: str) -> None:
