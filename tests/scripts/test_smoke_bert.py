@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from megatron_ds.training.metrics import read_metrics
+from tests.launch.helpers import PP
 from tests.scripts.smoke import assert_merged_is, assert_trained_as, layout, smoke
 
 
@@ -42,21 +43,27 @@ def test_pretrain_bert_with_mp_trains_the_same_model_which_merge_mp_bert_joins(m
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("task", "sets", "predictions"),
+    ("task", "flags", "layout_text", "sets", "predictions"),
     [
-        ("mnli", {"dev_matched", "dev_mismatched"}, {"test_test_matched.tsv": 8, "test_test_mismatched.tsv": 8}),
-        ("race", {"dev"}, {}),
+        (
+            "mnli",
+            [],
+            "TP1 x PP1 x DP2, ZeRO-1",
+            {"dev_matched", "dev_mismatched"},
+            {"test_test_matched.tsv": 8, "test_test_mismatched.tsv": 8},
+        ),
+        ("race", [PP, "2"], "TP1 x PP2 x DP1, ZeRO-1", {"dev"}, {"test_test.jsonl": 12}),
     ],
 )
-def test_finetune_begins_with_the_pretrained_body_and_judges_every_epoch(made, task, sets, predictions):
+def test_finetune_begins_with_the_pretrained_body_and_judges_every_epoch(
+    made, task, flags, layout_text, sets, predictions
+):
     script = f"finetune_{task}_distributed"
-    output = smoke(made, f"{script}.sh")
+    output = smoke(made, f"{script}.sh", *flags)
     assert f"of the body from {made}/pretrain_bert/global_step10" in output
-    assert "TP1 x PP1 x DP2, ZeRO-1" in output
+    assert layout_text in output
     validation = [line for line in read_metrics(made / script / "metrics.jsonl") if line.get("split") == "valid"]
     assert {(line["set"], line["step"]) for line in validation} == {(name, step) for name in sets for step in (3, 6)}
     assert all(0 <= line["accuracy"] <= 1 for line in validation)
-    written = {
-        path.name: len(path.read_text().splitlines()) for path in (made / script).glob("predictions/step6/test*.tsv")
-    }
-    assert written == predictions
+    files = (made / script).glob("predictions/step6/test_*")
+    assert {path.name: len(path.read_text().splitlines()) for path in files} == predictions
