@@ -7,14 +7,15 @@
 # Inputs: a run of pretrain_gpt*.sh at any layout, and LAMBADA's JSON lines {"text": …} or WikiText's raw text.
 # Arguments: those of `megatron-ds evaluate` (docs/tasks.md), such as --batch-size, and TP and PP by their flags.
 # Environment: TASK, LAMBADA (whole last words: --strict-lambada) or another task, such as lm_eval:NAME, and
-# GPUS_PER_NODE (all of them); for several machines NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, with one
-# start on each; or HOSTFILE, lines "NAME slots=GPUS", with one start for all.
+# GPUS_PER_NODE (all of them); for several machines NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, with one start on
+# each; or HOSTFILE, lines "NAME slots=GPUS", with one start for all.
 # SMOKE=1: the GPT of pretrain_gpt.sh on a few texts, in one process.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-prepare_environment eval
+TASK=${TASK:-LAMBADA} extra=
+[[ $TASK != lm_eval:* ]] || extra=eval
+prepare_environment $extra
 find_gpus
-TASK=${TASK:-LAMBADA}
 smoke "evaluate_zeroshot_gpt_$TASK"
 options=(--task "$TASK")
 [ "$TASK" != LAMBADA ] || options+=(--strict-lambada)

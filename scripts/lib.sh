@@ -70,8 +70,8 @@ _install() {
     return "$status"
 }
 
-# smoke JOB: with SMOKE=1, fills TOY with the flags that make a job small, and makes the data that they name (smoke/job.sh).
-# Else TOY is empty. Call find_gpus first.
+# smoke JOB: with SMOKE=1, fills TOY with the flags that make a job small, and makes the data that they name
+# (smoke/job.sh). Else TOY is empty.
 smoke() {
     TOY=()
     [ "${SMOKE:-}" != 1 ] || . "$ROOT/scripts/smoke/job.sh" "$1"
@@ -81,7 +81,9 @@ smoke() {
 find_gpus() {
     [ "${SMOKE:-}" != 1 ] || export CUDA_VISIBLE_DEVICES=
     GPUS=0
-    [ "${CUDA_VISIBLE_DEVICES-all}" = "" ] || GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') || return
+    if [ -n "${CUDA_VISIBLE_DEVICES-all}" ]; then
+        GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') || return
+    fi
     # DeepSpeed's launcher would look again, and warn.
     [ "$GPUS" != 0 ] || export DS_ACCELERATOR=cpu
 }
@@ -113,7 +115,8 @@ launch_nodes() {
     elif [ "${NNODES:-1}" = 1 ]; then
         launcher=(torch.distributed.run --standalone --nproc-per-node "$processes")
     else
-        : "${NODE_RANK:?with NNODES, give the number of this machine, from 0}" "${MASTER_ADDR:?with NNODES, give the name of machine 0}"
+        : "${NODE_RANK:?with NNODES, give the number of this machine, from 0}"
+        : "${MASTER_ADDR:?with NNODES, give the name of machine 0}"
         launcher=(torch.distributed.run --nnodes "$NNODES" --node-rank "$NODE_RANK" --nproc-per-node "$processes"
             --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-6000}")
     fi

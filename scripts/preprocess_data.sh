@@ -7,7 +7,8 @@
 #       --vocab-file bert-large-uncased-vocab.txt                            # writes DATA/corpus_text_sentence.bin, .idx
 #
 # Inputs: JSON lines with the text under "text", or other files (docs/data.md), and the tokenizer's files.
-# Arguments: those of `megatron-ds preprocess`. Environment: MODEL, gpt or bert, gives the options that such a model needs.
+# Arguments: those of `megatron-ds preprocess`.
+# Environment: MODEL, gpt or bert, gives the options that such a model needs.
 # SMOKE=1: 200 short documents.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -6,9 +6,9 @@
 #
 # Inputs: token files of sentences (MODEL=bert preprocess_data.sh) and the vocabulary.
 # Arguments: those of pretrain_bert.py (docs/config.md). Without --deepspeed_config the run is bert_large.
-# Environment: TP and PP (2 each); what is left of all processes is DP.
-# GPUS_PER_NODE (all of them); for several machines NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, with one
-# start on each; or HOSTFILE, lines "NAME slots=GPUS", with one start for all.
+# Environment: TP and PP (2 each); what is left of all processes is DP. GPUS_PER_NODE (all of them); for several machines
+# NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, with one start on each; or HOSTFILE, lines "NAME slots=GPUS", with one
+# start for all.
 # SMOKE=1: 10 steps of a toy in TP x PP processes.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -26,12 +26,13 @@ smoke pretrain_gpt3_175B
 
 train=("$ROOT/pretrain_gpt.py" --deepspeed_config gpt3_175b "${TOY[@]}" "$@")
 if [ -n "${SLURM_JOB_ID:-}" ]; then
-    export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)} MASTER_PORT=${MASTER_PORT:-6000}
+    export MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}
+    export MASTER_PORT=${MASTER_PORT:-6000}
     run srun bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS
         LOCAL_WORLD_SIZE=${SLURM_STEP_TASKS_PER_NODE%%[(,]*} exec "$0" "$@"' "$PYTHON" "${train[@]}"
 elif [ "${SMOKE:-}" = 1 ]; then
     launch_nodes "${train[@]}"
 else
-    echo "This is a Slurm job: sbatch scripts/pretrain_gpt3_175B.sh …; without Slurm, pretrain_gpt_distributed_with_mp.sh" >&2
+    echo "This is a Slurm job: sbatch scripts/pretrain_gpt3_175B.sh …; else pretrain_gpt_distributed_with_mp.sh" >&2
     exit 2
 fi

@@ -1,5 +1,6 @@
-# What SMOKE=1 changes of the job $1: the flags in TOY, and the number of processes. Everything is written below SMOKE_DIR
-# (smoke_run/). What another script makes first is made by that script, unless it is there. `smoke` in lib.sh sources this.
+# What SMOKE=1 changes of the job $1: the flags in TOY, and the number of processes. Everything is written below
+# SMOKE_DIR (smoke_run/). What the job begins with is made by its own script, unless it is there. `smoke` in lib.sh
+# sources this.
 export SMOKE_DIR=${SMOKE_DIR:-$ROOT/smoke_run}
 echo "SMOKE=1: $1 at toy size, on CPU, in $SMOKE_DIR"
 data=$SMOKE_DIR/data toys=$ROOT/scripts/smoke
@@ -17,10 +18,12 @@ case $1 in
     preprocess_bert) TOY=(--input "$data/text.jsonl" --output-prefix "$data/bert" "${bert_tokens[@]}") ;;
     pretrain_gpt*)
         needs data/gpt_text_document.idx MODEL=gpt preprocess_data.sh
-        TOY=(--config "$toys/gpt.json" --data-path "$data/gpt_text_document" "${gpt_tokens[@]}" --save "$(new "$1")") ;;
+        TOY=(--config "$toys/gpt.json" --data-path "$data/gpt_text_document" "${gpt_tokens[@]}" --save "$(new "$1")")
+        ;;
     pretrain_bert*)
         needs data/bert_text_sentence.idx MODEL=bert preprocess_data.sh
-        TOY=(--config "$toys/bert.json" --data-path "$data/bert_text_sentence" "${bert_tokens[@]}" --save "$(new "$1")") ;;
+        TOY=(--config "$toys/bert.json" --data-path "$data/bert_text_sentence" "${bert_tokens[@]}" --save "$(new "$1")")
+        ;;
     merge_mp_*)
         run=${1/merge_mp/pretrain}_distributed_with_mp
         needs "$run/latest" "$run.sh"
@@ -34,11 +37,13 @@ case $1 in
             --train-data "$data/sft/train.jsonl" --valid-data "$data/sft/valid.jsonl") ;;
     evaluate_zeroshot_gpt_*)
         needs pretrain_gpt/latest pretrain_gpt.sh
-        TOY=(--load "$SMOKE_DIR/pretrain_gpt" --valid-data "$data/${1#evaluate_zeroshot_gpt_}" --output "$(new "$1.json")") ;;
+        TOY=(--load "$SMOKE_DIR/pretrain_gpt" --valid-data "$data/$TASK" --output "$(new "$1.json")") ;;
 esac
 case $1 in
-    finetune_mnli*) TOY+=(--train-data "$data/MNLI/train.tsv" --valid-data "$data"/MNLI/dev*.tsv --test-data "$data"/MNLI/test*.tsv) ;;
-    finetune_race*) TOY+=(--train-data "$data/RACE/train" --valid-data "$data/RACE/dev" --test-data "$data/RACE/test") ;;
+    finetune_mnli*)
+        TOY+=(--train-data "$data/MNLI/train.tsv" --valid-data "$data"/MNLI/dev*.tsv --test-data "$data"/MNLI/test*.tsv) ;;
+    finetune_race*)
+        TOY+=(--train-data "$data/RACE/train" --valid-data "$data/RACE/dev" --test-data "$data/RACE/test") ;;
 esac
 case $1 in
     *_distributed) GPUS_PER_NODE=${GPUS_PER_NODE:-2} ;;

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -59,6 +60,15 @@ def test_script_is_short_and_has_no_syntax_error(name):
     path = Path(ROOT) / "scripts" / name
     subprocess.run(["bash", "-n", str(path)], check=True)
     assert name in ("lib.sh", "smoke/job.sh") or len(path.read_text().splitlines()) <= 40
+
+
+def test_coverage_table_of_the_readme_has_every_job_with_its_command():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in readme.splitlines() if line.startswith("|") and "SMOKE=1 bash" in line]
+    jobs = {Path(name).stem for name in SCRIPTS} - {"lib", "job", "quickstart", "test"}
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])} == jobs
+    commands = {name for row in rows for name in re.findall(r"(\w+)\.sh", row.split("|")[4])}
+    assert commands == jobs
 
 
 @pytest.mark.parametrize("model", ["gpt", "bert"])
