@@ -70,9 +70,20 @@ _install() {
     return "$status"
 }
 
-# Sets GPUS to the number of GPUs that torch can use here.
+# smoke JOB: with SMOKE=1, fills TOY with the flags that make a job small, and makes the data that they name
+# (smoke/job.sh). Else TOY is empty.
+smoke() {
+    TOY=()
+    [ "${SMOKE:-}" != 1 ] || . "$ROOT/scripts/smoke/job.sh" "$1"
+}
+
+# Sets GPUS to the number of GPUs that torch can use here; a smoke run uses none.
 find_gpus() {
-    GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') || return
+    [ "${SMOKE:-}" != 1 ] || export CUDA_VISIBLE_DEVICES=
+    GPUS=0
+    if [ -n "${CUDA_VISIBLE_DEVICES-all}" ]; then
+        GPUS=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') || return
+    fi
     # DeepSpeed's launcher would look again, and warn.
     [ "$GPUS" != 0 ] || export DS_ACCELERATOR=cpu
 }
@@ -87,4 +98,33 @@ launch() {
     fi
     echo "\$ deepspeed ${where[*]} ${*:2}"
     "$PYTHON" -m deepspeed.launcher.runner --quiet "${where[@]}" "${@:2}"
+}
+
+# launch_nodes [OPTION OF THE LAUNCHER…] SCRIPT [ARGUMENT…]: GPUS_PER_NODE processes on this machine, and as many on each
+# of the NNODES - 1 others, where the same command runs with another NODE_RANK. With HOSTFILE, DeepSpeed's launcher
+# starts all of them by ssh. GPUS_PER_NODE is all GPUs when not given. Call find_gpus first.
+launch_nodes() {
+    local launcher processes=${GPUS_PER_NODE:-$((GPUS > 0 ? GPUS : 1))}
+    if [ -n "${HOSTFILE:-}" ]; then
+        if [ ! -r "$HOSTFILE" ]; then
+            # The launcher would only warn, and train on this machine alone.
+            echo "HOSTFILE=$HOSTFILE can't be read: give the path of a file with a line \"NAME slots=GPUS\" per machine." >&2
+            return 2
+        fi
+        launcher=(deepspeed.launcher.runner --hostfile "$HOSTFILE")
+    elif [ "${NNODES:-1}" = 1 ]; then
+        launcher=(torch.distributed.run --standalone --nproc-per-node "$processes")
+    else
+        : "${NODE_RANK:?with NNODES, give the number of this machine, from 0}"
+        : "${MASTER_ADDR:?with NNODES, give the name of machine 0}"
+        launcher=(torch.distributed.run --nnodes "$NNODES" --node-rank "$NODE_RANK" --nproc-per-node "$processes"
+            --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-6000}")
+    fi
+    run "$PYTHON" -m "${launcher[@]}" "$@"
+}
+
+# run COMMAND…: prints a command, and runs it.
+run() {
+    echo "\$ $*"
+    "$@"
 }

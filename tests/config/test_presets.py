@@ -64,10 +64,14 @@ def test_deepspeed_preset_resolves_to_the_stage_and_precision_in_its_name(name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_run_preset_resolves_at_the_processes_it_needs(name):
-    parallel = json.loads((FOLDER / "runs" / f"{name}.json").read_text())["megatron_ds"]["parallel"]
+    block = json.loads((FOLDER / "runs" / f"{name}.json").read_text())["megatron_ds"]
+    parallel = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, **block["parallel"]}
     ranks = parallel["tensor_model_parallel_size"] * parallel["pipeline_model_parallel_size"]
+    # A task's model is the pretrained one, and its steps follow from epochs.
+    model = "gpt2_350m" if name.startswith("gpt") else "bert_large"
+    task = ["--model-preset", model, "--train-iters", "100"] if "task" in block else []
     for replicas in (1, 2):
-        run = resolve(["--deepspeed_config", name], environ(ranks * replicas), "x").run
+        run = resolve(["--deepspeed_config", name, *task], environ(ranks * replicas), "x").run
         assert run.dp_size == replicas
         assert run.model.num_layers >= parallel["pipeline_model_parallel_size"]
         assert run.num_micro_batches * run.training.micro_batch_size * replicas == run.training.global_batch_size

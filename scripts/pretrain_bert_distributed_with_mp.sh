@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Pretrains a BERT with tensor x pipeline x data parallelism (TP x PP x DP), on one machine or several.
+#
+#   TP=2 PP=2 bash scripts/pretrain_bert_distributed_with_mp.sh --data-path DATA/corpus_text_sentence \
+#       --tokenizer-type BertWordPieceLowerCase --vocab-file bert-large-uncased-vocab.txt --save RUN
+#
+# Inputs: token files of sentences (MODEL=bert preprocess_data.sh) and the vocabulary.
+# Arguments: those of pretrain_bert.py (docs/config.md). Without --deepspeed_config the run is bert_large.
+# Environment: TP and PP (2 each); what is left of all processes is DP. GPUS_PER_NODE (all of them); for several machines
+# NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT, with one start on each; or HOSTFILE, lines "NAME slots=GPUS", with one
+# start for all.
+# SMOKE=1: 10 steps of a toy in TP x PP processes.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+prepare_environment
+find_gpus
+TP=${TP:-2} PP=${PP:-2}
+[ "$GPUS" != 0 ] || GPUS_PER_NODE=${GPUS_PER_NODE:-$((TP * PP))}
+smoke pretrain_bert_distributed_with_mp
+
+launch_nodes "$ROOT/pretrain_bert.py" --deepspeed_config bert_large \
+    --tensor-model-parallel-size "$TP" --pipeline-model-parallel-size "$PP" "${TOY[@]}" "$@"
