@@ -17,6 +17,7 @@ from megatron_ds.config.blocks import (
 )
 from megatron_ds.data import other_tokenizers, run_data_problems
 from megatron_ds.data.samples import SampleCounts
+from megatron_ds.data.sources import parse_sources
 from megatron_ds.errors import ConfigError, DataError, Problem
 from megatron_ds.tasks.zeroshot.job import ValidationTask
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
@@ -61,8 +62,11 @@ def _data(arguments: argparse.Namespace, saved: DataConfig) -> DataConfig:
         given |= {name: [] for name in DataConfig.model_fields if name.endswith(("data_path", "split_paths"))}
         given |= {"data_path": arguments.data_path, "split": arguments.split or _WHOLE}
     data = saved.model_copy(update=given)
-    if not (data.data_path or data.valid_data_path or data.valid_weighted_split_paths):
-        raise ConfigError(Problem("there is no validation data", advice="give --data-path"))
+    has_data = data.data_path or data.valid_data_path or data.valid_weighted_split_paths
+    if not has_data or all(blend.split != "valid" for blend in parse_sources(data)):
+        raise ConfigError(
+            Problem("there is no validation data", advice="give --data-path, and a second share where --split is given")
+        )
     return data
 
 
