@@ -22,6 +22,11 @@ def task_manager(task: HarnessTask) -> Any:
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.WARNING)
+    if task.include_path is not None:
+        # Reading the harness's own thousands of files takes many seconds; a task of one's own refers to none of them.
+        manager = TaskManager(include_path=str(task.include_path), include_defaults=False)
+        if set(task.names) <= set(manager.all_subtasks):
+            return manager
     manager = TaskManager(include_path=None if task.include_path is None else str(task.include_path))
     problems = []
     for name in task.names:
