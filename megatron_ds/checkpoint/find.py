@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,23 @@ def _or_aside(folder: Path, tag: str) -> str:
     return aside
 
 
+def best_step(folder: Path) -> int | None:
+    """The step of the checkpoint with the best score, the first of several; None where none was judged.
+
+    Args:
+        folder: of a run.
+    """
+    scores: dict[int, float] = {}
+    for tag in _tags(folder):
+        try:
+            manifest = Manifest.read(folder / tag)
+        except (OSError, ValueError, RecursionError):
+            continue
+        if manifest.score is not None:
+            scores[manifest.progress["step"]] = manifest.score
+    return min(scores, key=lambda step: (-scores[step], step), default=None)
+
+
 def point_latest_at(folder: Path, tag: str) -> None:
     """Makes `tag` the checkpoint that ``--load`` finds. Call it when all of its files are on disk."""
     replace_text(folder / LATEST, tag)
@@ -178,18 +195,19 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     return found, problems
 
 
-def training_order_problems(found: FoundCheckpoint, run: RunConfig) -> list[Problem]:
+def training_order_problems(found: FoundCheckpoint, run: RunConfig, now: TrainingOrder) -> list[Problem]:
     """One problem where the run would not go on in the order of samples that the checkpoint was trained in.
 
     Args:
         found: the checkpoint.
         run: a run whose data is in order.
+        now: what the order of its samples depends on.
     """
     try:
         before = TrainingOrder.from_json(found.manifest.training_order)
     except (KeyError, TypeError, IndexError):
         return []  # saved by an earlier version
-    changes = before.changes(TrainingOrder.of(run))
+    changes = before.changes(now)
     if not changes or run.checkpoint.allow_data_change:
         return []
     return [
@@ -256,11 +274,30 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
     except ValueError as error:
         message = f"the manifest of {found.folder / found.tag} describes no model that this version knows: {error}"
         return [Problem(message, advice="load it with the version that saved it, or name another checkpoint")]
+    return model_mismatches(saved_model, f"the checkpoint {found.folder / found.tag}", run, origins)
+
+
+def model_mismatches(
+    saved_model: ModelConfig,
+    label: str,
+    run: RunConfig,
+    origins: Mapping[str, str],
+    free: Collection[str] = (),
+) -> list[Problem]:
+    """One problem where weights of a model can't be those of a run's.
+
+    Args:
+        saved_model: whose weights there are.
+        label: where they are from.
+        run: the run.
+        origins: where its options came from.
+        free: options that may differ, besides those that may always.
+    """
     ours, theirs = model_options(run.model), model_options(saved_model)
     differing = {
         name: (theirs[name], value)
         for name, value in ours.items()
-        if name not in _FREE_ON_RESUME and theirs[name] != value
+        if name not in _FREE_ON_RESUME and name not in free and theirs[name] != value
     }
     # Not known yet: the tokenizer could not be opened, which is a problem of its own.
     if ours["vocab_size"] is None:
@@ -269,7 +306,7 @@ def _mismatches(found: FoundCheckpoint, run: RunConfig, origins: Mapping[str, st
         return []
     sources: list[Source] = []
     for name, (saved_value, value) in differing.items():
-        sources.append(Source(name, value_text(saved_value), f"the checkpoint {found.folder / found.tag}"))
+        sources.append(Source(name, value_text(saved_value), label))
         sources.append(Source(name, value_text(value), origins.get(f"model.{name}", "this run")))
     return [
         Problem(
@@ -313,6 +350,7 @@ def model_options(model: ModelConfig) -> dict[str, Any]:
         "ffn_hidden_size": model.ffn_size,
         "kv_channels": model.head_size,
         "num_query_groups": model.num_kv_heads,
+        "num_tokentypes": model.token_types,
         # A shorter sequence may well go on with more positions than it needs.
         "max_position_embeddings": model.num_positions if model.has_learned_positions else None,
     }

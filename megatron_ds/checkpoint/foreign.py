@@ -20,7 +20,7 @@ def refuse_foreign(folder: Path) -> None:
     Raises:
         CheckpointError: it did; says how to import it.
     """
-    if _is_own(folder):
+    if holds_own(folder):
         return
     for name, what, format_name in _OTHERS:
         if (folder / name).is_file():
@@ -42,7 +42,7 @@ def refuse_own(folder: Path) -> None:
     Raises:
         CheckpointError: it is a checkpoint of this project.
     """
-    if _is_own(folder):
+    if holds_own(folder):
         raise CheckpointError(
             Problem(
                 f"{folder} holds a checkpoint of megatron_ds already",
@@ -51,5 +51,6 @@ def refuse_own(folder: Path) -> None:
         )
 
 
-def _is_own(folder: Path) -> bool:
+def holds_own(folder: Path) -> bool:
+    """Whether a folder is a checkpoint of this project, or that of a run which has one."""
     return (folder / MANIFEST_NAME).is_file() or any(folder.glob(f"*/{MANIFEST_NAME}"))

@@ -68,6 +68,8 @@ class Manifest:
         kind: ``deepspeed`` (files as DeepSpeed's engines write them) or ``parameters`` (as this project's tools do).
         has_optimizer: fp32 weights and moments are there, not only weights.
         loss_scaler: fp16: the state of dynamic loss scaling.
+        score: of a finetuned model, what checkpoints are compared by, higher is better; None where it is not known.
+        metrics: of a finetuned model, by ``set.metric``.
         format_version: of this file.
     """
 
@@ -83,6 +85,8 @@ class Manifest:
     kind: Literal["deepspeed", "parameters"] = "deepspeed"
     has_optimizer: bool = True
     loss_scaler: dict[str, float] = field(default_factory=dict)
+    score: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:

@@ -127,6 +127,8 @@ class _Content(_Strict):
     kind: Literal["deepspeed", "parameters"] = "deepspeed"
     has_optimizer: bool = True
     loss_scaler: dict[str, float] = {}
+    score: float | None = None
+    metrics: dict[str, float] = {}
     format_version: int
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatron_ds.checkpoint.commit import is_whole, latest_tag, remove_checkpoint
+from megatron_ds.checkpoint.find import best_step
 from megatron_ds.config.blocks import CheckpointConfig
 
 
 @dataclass(frozen=True)
 class Retention:
-    """The rule of ``--keep-last`` and ``--keep-every``.
+    """The rule of ``--keep-last`` and ``--keep-every``. The checkpoint with the best score always stays.
 
     Attributes:
         keep_last: how many of the newest checkpoints stay; None keeps all.
@@ -55,8 +56,9 @@ class Retention:
         found = {int(match[1]): path for path in folder.iterdir() if (match := _TAG.fullmatch(path.name))}
         half = [step for step, path in found.items() if step < current and not is_whole(path)]
         outdated = self.outdated(found.keys() - half, current)
+        best = best_step(folder) if outdated else None
         for step in (*half, *outdated):
-            if found[step].name != latest_tag(folder):
+            if found[step].name != latest_tag(folder) and step != best:
                 remove_checkpoint(found[step])
 
 

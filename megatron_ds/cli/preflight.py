@@ -12,7 +12,7 @@ from megatron_ds.cli.offload import machine_problems
 from megatron_ds.config import ResolvedRun, collect
 from megatron_ds.config.rules import PROGRAMS, padding_step, too_little_padding
 from megatron_ds.config.settings import DEFAULT_ORIGIN
-from megatron_ds.data import other_tokenizers, run_data_problems, samples_needed
+from megatron_ds.data import TrainingOrder, other_tokenizers, run_data_problems, samples_needed
 from megatron_ds.errors import ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 from megatron_ds.training.monitors import monitor_problems
@@ -51,7 +51,7 @@ def preflight(
     if found is not None:
         problems += schedule_problems(found, run, resolved.origins)
         if not data_problems and not run.checkpoint.finetune:
-            problems += training_order_problems(found, run)
+            problems += training_order_problems(found, run, TrainingOrder.of(run))
     if problems:
         raise ConfigError(problems)
     if found is not None and run.checkpoint.use_checkpoint_lr_scheduler:
@@ -71,7 +71,7 @@ def check_run_data(
     Returns:
         The run with what it needs to know of the tokenizer, the tokenizer's problems, and those of the data.
     """
-    resolved, tokenizer, tokenizer_problems = _with_tokenizer(resolved)
+    resolved, tokenizer, tokenizer_problems = with_tokenizer(resolved)
     run = resolved.run
     data_problems = run_data_problems(run, tokenizer, samples_needed(run, **progress))
     if tokenizer is not None and not data_problems:
@@ -82,7 +82,7 @@ def check_run_data(
     return resolved, tokenizer_problems, data_problems
 
 
-def _with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, Tokenizer | None, list[Problem]]:
+def with_tokenizer(resolved: ResolvedRun) -> tuple[ResolvedRun, Tokenizer | None, list[Problem]]:
     """Takes from the tokenizer what the run needs to know of it; without one it has to be given.
 
     Returns:

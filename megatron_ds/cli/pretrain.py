@@ -33,14 +33,14 @@ def _pretrain(family: str, argv: Sequence[str]) -> None:
     try:
         resolved, found = preflight(argv, os.environ, family)
     except MegatronDsError as error:
-        _print_what_is_known(argv)
+        print_what_is_known(argv)
         report_before_launch(error)
     if resolved.print_config:
         logger.info(describe(resolved))
         return
     for note in resolved.notes:
         logger.info(note)
-    with _folder_of(resolved, found) as lock:
+    with folder_of(resolved, found) as lock:
         # Torch and DeepSpeed take seconds to import, so everything above does without them.
         from megatron_ds.engine.failure import failing_together
         from megatron_ds.training.pretrain import pretrain
@@ -50,7 +50,7 @@ def _pretrain(family: str, argv: Sequence[str]) -> None:
 
 
 @contextmanager
-def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator[RunLock | None]:
+def folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator[RunLock | None]:
     """Keeps other runs out of the folder of ``--save``; the run's first process does that for all of them."""
     run, origins = resolved.run, resolved.origins
     if run.checkpoint.save is None or os.environ.get("RANK", "0") != "0":
@@ -70,7 +70,7 @@ def _folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator
         yield lock
 
 
-def _print_what_is_known(argv: Sequence[str]) -> None:
+def print_what_is_known(argv: Sequence[str]) -> None:
     """The notes on a run that has problems, of its options or others, and what ``--print-config`` can tell of it."""
     known = draft(argv, os.environ)
     resolved, problems = collect(argv, os.environ)

@@ -171,6 +171,11 @@ _TABLE: tuple[_Idle, ...] = (
         lambda s: bool(s.value("data.bert_mask_type") != "ngram"),
         "without bert_mask_type ngram",
     ),
+    _Idle(
+        ("task.packing",),
+        lambda s: bool(s.value("task.task") != "SFT"),
+        "without task SFT",
+    ),
     _Idle(("data.split",), lambda s: bool(_own_paths(s)), "without data_path: other options say what is training data"),
     _Idle(
         tuple(path for path in _OF_LOAD if path not in ("checkpoint.finetune", "checkpoint.load_step")),

@@ -19,7 +19,7 @@ _COMMON = (
 # the start.
 LAYER_CLASSES: Mapping[str, tuple[str, ...]] = {
     "gpt": (*_COMMON, "LanguageModelHead"),
-    "bert": (*_COMMON, "TokenTypeEmbedding", "Pooler", "BinaryHead", "MaskedLmHead"),
+    "bert": (*_COMMON, "TokenTypeEmbedding", "Pooler", "BinaryHead", "MaskedLmHead", "ClassificationHead"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from megatron_ds.config.accelerator import accelerator_is_cpu
 from megatron_ds.config.block_reader import Block, block_of_config_file, read_block, read_preset
@@ -19,7 +20,7 @@ from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.notes import auto_notes, preset_notes
 from megatron_ds.config.passed_checks import passed_problems
 from megatron_ds.config.resolved import Draft, ResolvedRun
-from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, family_problem, fp16_on_cpu
+from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, fp16_on_cpu, program_problems
 from megatron_ds.config.settings import Given, Settings, shortened, wrong_option_value
 from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.utils.text import counted
@@ -80,7 +81,11 @@ def resolve(argv: Sequence[str], environ: Mapping[str, str], program: str) -> Re
 
 
 def collect(
-    argv: Sequence[str], environ: Mapping[str, str], program: str = "pretrain_gpt.py", family: str | None = None
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    program: str = "pretrain_gpt.py",
+    family: str | None = None,
+    known: Mapping[str, Given] = MappingProxyType({}),
 ) -> tuple[ResolvedRun | None, list[Problem]]:
     """Resolves a run as `resolve` does, and returns its problems, so that others can be added to the same report.
 
@@ -88,7 +93,8 @@ def collect(
         argv: the words after the program's name.
         environ: the environment.
         program: the program's name, for ``--help``.
-        family: the one family of models that the program trains; None for a program that takes all.
+        family: the one family of models that the program pretrains; None for a program that takes all.
+        known: what is known of the run from elsewhere, by path; below presets, files and flags.
 
     Returns:
         The run, or None when it isn't even complete, and all problems. With problems, a run's options are good enough
@@ -105,9 +111,10 @@ def collect(
     sources = _read_all(line)
     if family is not None:
         sources.preset.setdefault(_FAMILY, Given(family, program))
+    sources.preset = {**known, **sources.preset}
     settings, problems = _settled(sources, environ)
-    if family is not None and settings.value(_FAMILY) != family:
-        problems.append(family_problem(family, settings[_FAMILY]))
+    if family is not None:
+        problems += program_problems(family, settings)
     problems = sources.problems + problems
     missing = _missing_options(settings, sources)
     problems += missing

@@ -9,6 +9,8 @@ from typing import Any
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.config.settings import Given
 
+_TOKENIZER = "derived: the tokenizer"
+
 
 @dataclass(frozen=True)
 class ResolvedRun:
@@ -36,9 +38,7 @@ class ResolvedRun:
         Args:
             vocab_size: number of token ids in use, added tokens included.
         """
-        model = self.run.model.model_copy(update={"vocab_size": vocab_size})
-        origins = {**self.origins, "model.vocab_size": "derived: the tokenizer"}
-        return replace(self, run=self.run.model_copy(update={"model": model}), origins=origins)
+        return self.with_values({"model.vocab_size": Given(vocab_size, _TOKENIZER)})
 
     def with_eod_id(self, eod_id: int) -> ResolvedRun:
         """A copy in which the tokenizer has filled the id that ends a document.
@@ -46,9 +46,7 @@ class ResolvedRun:
         Args:
             eod_id: the id.
         """
-        data = self.run.data.model_copy(update={"eod_id": eod_id})
-        origins = {**self.origins, "data.eod_id": "derived: the tokenizer"}
-        return replace(self, run=self.run.model_copy(update={"data": data}), origins=origins)
+        return self.with_values({"data.eod_id": Given(eod_id, _TOKENIZER)})
 
     def with_schedule(self, options: Mapping[str, Any], origin: str) -> ResolvedRun:
         """A copy with another learning-rate schedule.
@@ -57,9 +55,21 @@ class ResolvedRun:
             options: the optimizer's options that make it.
             origin: where they came from.
         """
-        optimizer = self.run.optimizer.model_copy(update=dict(options))
-        origins = {**self.origins, **{f"optimizer.{name}": origin for name in options}}
-        return replace(self, run=self.run.model_copy(update={"optimizer": optimizer}), origins=origins)
+        return self.with_values({f"optimizer.{name}": Given(value, origin) for name, value in options.items()})
+
+    def with_values(self, values: Mapping[str, Given]) -> ResolvedRun:
+        """A copy with other values of some options.
+
+        Args:
+            values: by path.
+        """
+        run, origins = self.run, dict(self.origins)
+        for path, given in values.items():
+            block, name = path.split(".")
+            changed = getattr(run, block).model_copy(update={name: given.value})
+            run = run.model_copy(update={block: changed})
+            origins[path] = given.origin
+        return replace(self, run=run, origins=origins)
 
 
 @dataclass(frozen=True)

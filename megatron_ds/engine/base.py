@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.checkpoint.reader import CheckpointReader
+from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.data.batch import TrainingBatch
 
 # The rate of the n-th update, counted from 1.
@@ -73,10 +74,13 @@ class EvalResult:
     Attributes:
         losses: by name, a mean over their labels, over all data-parallel ranks; scalar tensors.
         counts: how many labels that were, for each loss; scalar tensors.
+        outputs: what the model returned, where it was asked for: a row for each sequence, in the order of the global
+            batch, fp32 ``[sequences, C]``.
     """
 
     losses: Mapping[str, Tensor]
     counts: Mapping[str, Tensor]
+    outputs: Tensor | None = None
 
     @property
     def loss(self) -> Tensor:
@@ -93,8 +97,8 @@ class TrainEngine(Protocol):
         """Runs one optimizer step over this rank's micro-batches of one global batch."""
         ...
 
-    def evaluate(self, batches: Sequence[TrainingBatch]) -> EvalResult:
-        """The losses of this rank's micro-batches, without dropout and without gradients."""
+    def evaluate(self, batches: Sequence[TrainingBatch], *, outputs: bool = False) -> EvalResult:
+        """The losses of the ranks' micro-batches, without dropout and gradients; with `outputs` of the model too."""
         ...
 
     def save(self, folder: Path, *, in_background: bool = False) -> PendingFiles:
@@ -105,6 +109,10 @@ class TrainEngine(Protocol):
         self, checkpoint: CheckpointReader, *, optimizer: bool = True, progress: bool = True, dropout: bool = True
     ) -> None:
         """Restores weights and, where wanted, optimizer, `progress` and dropout from a checkpoint of any layout."""
+        ...
+
+    def load_weights(self, weights: ModelWeights, names: Collection[str]) -> None:
+        """Takes some of the weights from elsewhere; the optimizer's state and `progress` stay."""
         ...
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from tqdm import tqdm
 
 from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.checkpoint.reader import CheckpointReader
+from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.data.batch import TrainingBatch
 from megatron_ds.engine.base import EvalResult, LearningRate, StepResult, TrainProgress
 from megatron_ds.engine.checkpoint_writer import install_writer
 from megatron_ds.engine.grad_norm import ClipBeforeStep
-from megatron_ds.engine.load import ShardReader, load_parameters
-from megatron_ds.engine.losses import LossSum, weighted_targets
+from megatron_ds.engine.load import ShardReader, WholeWeights, load_parameters
+from megatron_ds.engine.losses import LossSum, outputs_in_order, weighted_targets
 from megatron_ds.engine.not_finite import first_of_all_ranks, noting_not_finite
 from megatron_ds.engine.optimizer import catch_up
 from megatron_ds.engine.weights import replicas_differ
@@ -105,12 +106,22 @@ class DeepSpeedEngineBase(ABC):
         norm = self._clip.last_norm if self._clip is not None else engine.get_global_grad_norm()
         return StepResult(losses, float(norm), rate, skipped, loss_scale)
 
-    def evaluate(self, batches: Sequence[TrainingBatch]) -> EvalResult:
-        """The losses of this rank's micro-batches, without dropout and without gradients."""
+    def evaluate(self, batches: Sequence[TrainingBatch], *, outputs: bool = False) -> EvalResult:
+        """The losses of the ranks' micro-batches, without dropout and without gradients.
+
+        Args:
+            batches: this rank's, of one global batch.
+            outputs: return what the model gave for them too; for models that give a row of scores per sequence.
+        """
         on_device = self._on_device(batches)
         targets, counts = weighted_targets(on_device, self._losses.names, self.mpu)
-        self._run_forward(on_device, targets)
-        return EvalResult(self._losses.take(len(batches)), counts)
+        if not outputs:
+            self._run_forward(on_device, targets)
+            return EvalResult(self._losses.take(len(batches)), counts)
+        with self._losses.keeping_outputs() as kept:
+            self._run_forward(on_device, targets)
+        rows = len(on_device[0].inputs[0])
+        return EvalResult(self._losses.take(len(batches)), counts, outputs_in_order(kept, rows, len(batches), self.mpu))
 
     def _on_device(self, batches: Sequence[TrainingBatch]) -> list[TrainingBatch]:
         return [batch.to(self.mpu.device) for batch in batches]
@@ -162,6 +173,16 @@ class DeepSpeedEngineBase(ABC):
             catch_up(self.deepspeed_engine.basic_optimizer, updates)
             for name, value in saved.loss_scaler.items():
                 setattr(self.deepspeed_engine.optimizer.loss_scaler, name, value)
+
+    def load_weights(self, weights: ModelWeights, names: Collection[str]) -> None:
+        """Takes some of the weights from elsewhere. The optimizer's state, `progress` and other weights stay.
+
+        Args:
+            weights: of a model in which these weights have the same shapes, at any layout and in any dtype.
+            names: canonical names of what is taken.
+        """
+        named = [(name, parameter) for name, parameter in self.named_parameters() if name in names]
+        load_parameters(self.deepspeed_engine, named, WholeWeights(weights, self.mpu))
 
     def loss_scaler_state(self) -> dict[str, float]:
         """fp16: the state of dynamic loss scaling, for the checkpoint's manifest; empty otherwise."""

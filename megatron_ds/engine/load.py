@@ -9,15 +9,57 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from megatron_ds.checkpoint.reader import CheckpointReader
+from megatron_ds.checkpoint.weights import ModelWeights
 from megatron_ds.checkpoint.zero_pieces import MOMENTS, Kind
 from megatron_ds.models.dtypes import COMPUTE_DTYPES
 from megatron_ds.mpu import ModelParallelUnit, shard_spec
+
+
+class Shards(Protocol):
+    """Where a rank's shards come from.
+
+    Attributes:
+        mpu: where this rank sits.
+        with_moments: the optimizer's moments are wanted, not only weights.
+        updates: optimizer updates made before.
+    """
+
+    @property
+    def mpu(self) -> ModelParallelUnit: ...  # noqa: D102 - see above
+
+    @property
+    def with_moments(self) -> bool: ...  # noqa: D102
+
+    @property
+    def updates(self) -> int: ...  # noqa: D102
+
+    def __call__(self, name: str, kind: Kind, parameter: nn.Parameter) -> Tensor:
+        """This rank's shard of a parameter or of one of its states, in the parameter's own shape."""
+
+
+@dataclass(frozen=True)
+class WholeWeights:
+    """A rank's shards of weights that come without an optimizer's state, from any program.
+
+    Attributes:
+        weights: the whole model's.
+        mpu: where this rank sits.
+    """
+
+    weights: ModelWeights
+    mpu: ModelParallelUnit
+    with_moments: bool = False
+    updates: int = 0
+
+    def __call__(self, name: str, kind: Kind, parameter: nn.Parameter) -> Tensor:  # noqa: ARG002 - one value for all
+        """This rank's shard of a parameter, in the parameter's own shape."""
+        return shard_spec(parameter).shard(self.weights.read(name), self.mpu.tp_rank, self.mpu.tp_size)
 
 
 @dataclass(frozen=True)
@@ -44,7 +86,7 @@ class ShardReader:
 
 
 @torch.no_grad()
-def load_parameters(engine: Any, named: Iterable[tuple[str, nn.Parameter]], shards: ShardReader) -> None:
+def load_parameters(engine: Any, named: Iterable[tuple[str, nn.Parameter]], shards: Shards) -> None:
     """Fills a DeepSpeed engine's weights and optimizer.
 
     Args:
@@ -61,9 +103,7 @@ def load_parameters(engine: Any, named: Iterable[tuple[str, nn.Parameter]], shar
         _load_plain(optimizer, named, shards)
 
 
-def _load_plain(
-    optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, nn.Parameter]], shards: ShardReader
-) -> None:
+def _load_plain(optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, nn.Parameter]], shards: Shards) -> None:
     """ZeRO-0 in fp32: PyTorch's optimizer over the parameters themselves."""
     for name, parameter in named:
         parameter.copy_(shards(name, "fp32", parameter))
@@ -73,7 +113,7 @@ def _load_plain(
                 state[kind].copy_(shards(name, kind, parameter))
 
 
-def _load_stage_1_and_2(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]], shards: ShardReader) -> None:
+def _load_stage_1_and_2(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]], shards: Shards) -> None:
     """Whole weights on every rank; of each flat group in fp32, a stretch that begins and ends anywhere."""
     # BF16_Optimizer has another name for the same.
     flats = getattr(optimizer, "single_partition_of_fp32_groups", None) or optimizer.fp32_groups_flat_partition
@@ -92,7 +132,7 @@ def _load_stage_1_and_2(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]
             target.narrow(0, ours.start, ours.numel).copy_(values)
 
 
-def _load_stage_3(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]], shards: ShardReader) -> None:
+def _load_stage_3(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]], shards: Shards) -> None:
     """Of each parameter an equal piece, the last one padded with zeros."""
     flats = optimizer.fp32_partitioned_groups_flat
     with _resting(optimizer):

@@ -6,7 +6,8 @@ mean over all labels that count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from megatron_ds.mpu import ModelParallelUnit
 
 
 class LossSum:
-    """The sum of a model's losses, which keeps what each of them came to.
+    """The sum of a model's losses, which keeps what each of them came to, and on demand what the model returned.
 
     Args:
         losses: the losses by name.
@@ -31,6 +32,17 @@ class LossSum:
         self._losses = losses
         self._mpu = mpu
         self._totals = self._zeros()
+        self._outputs: list[Tensor] | None = None
+
+    @contextmanager
+    def keeping_outputs(self) -> Iterator[list[Tensor]]:
+        """Inside the block, adds what the model returns for each micro-batch to the list; on the last stage."""
+        kept: list[Tensor] = []
+        self._outputs = kept
+        try:
+            yield kept
+        finally:
+            self._outputs = None
 
     def _zeros(self) -> Tensor:
         return torch.zeros(len(self.names), device=self._mpu.device)
@@ -42,6 +54,9 @@ class LossSum:
             outputs: what the last layer returned.
             targets: labels and weights of the first loss, those of the second one, and so on.
         """
+        if self._outputs is not None:
+            assert isinstance(outputs, Tensor), "models with one output"
+            self._outputs.append(outputs.detach().float())
         pairs = zip(targets[::2], targets[1::2], strict=True)
         parts = torch.stack([loss(outputs, pair) for loss, pair in zip(self._losses.values(), pairs, strict=True)])
         self._totals += parts.detach()
@@ -63,6 +78,36 @@ class LossSum:
             # The last stage has them; the others have zeros.
             dist.broadcast(totals, group=mpu.pp_group, group_src=mpu.pp_size - 1)
         return dict(zip(self.names, totals.unbind(), strict=True))
+
+
+@torch.no_grad()
+def outputs_in_order(kept: Sequence[Tensor], rows: int, micro_batches: int, mpu: ModelParallelUnit) -> Tensor:
+    """What the model returned for a global batch, in the order of its samples, on all ranks.
+
+    Args:
+        kept: of this rank's micro-batches in turn, ``[rows, C]`` each, on the last stage; nothing on the others.
+        rows: of one micro-batch.
+        micro_batches: that each rank ran.
+        mpu: where this rank sits.
+
+    Returns:
+        ``[micro_batches x dp_size x rows, C]``, fp32: micro-batch m of data-parallel rank d is number
+        ``m x dp_size + d``, as the loader deals them.
+    """
+    width = torch.tensor(kept[0].shape[1] if kept else 0, device=mpu.device)
+    if mpu.pp_size > 1:
+        dist.broadcast(width, group=mpu.pp_group, group_src=mpu.pp_size - 1)
+    # [m, 1, rows, C] -> [m, dp, rows, C]
+    own = torch.stack(list(kept)) if kept else torch.empty(micro_batches, rows, int(width), device=mpu.device)
+    everyone = [torch.empty_like(own) for _ in range(mpu.dp_size)]
+    if mpu.dp_size > 1:
+        dist.all_gather(everyone, own, group=mpu.dp_group)
+    else:
+        everyone = [own]
+    outputs = torch.stack(everyone, dim=1).flatten(0, 2)
+    if mpu.pp_size > 1:
+        dist.broadcast(outputs, group=mpu.pp_group, group_src=mpu.pp_size - 1)
+    return outputs
 
 
 def weighted_targets(

@@ -1,6 +1,8 @@
-"""BERT as one list of layers, and its two losses."""
+"""BERT as one list of layers, and the losses of its heads."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +12,7 @@ from megatron_ds.models.attention import AttentionScheme
 from megatron_ds.models.bert_layers import (
     BertEmbedding,
     BinaryHead,
+    ClassificationHead,
     MaskedLmHead,
     Pooler,
     TokenTypeEmbedding,
@@ -30,11 +33,16 @@ from megatron_ds.mpu import ModelParallelUnit, VocabParallelEmbedding
 
 
 def bert_layers(config: ModelConfig, mpu: ModelParallelUnit, *, attention_backend: str = "auto") -> list[LayerDef]:
-    """The layers of a BERT (Devlin et al. 2019): from tokens, token types and padding mask to the scores of its heads.
+    """The layers of a BERT (Devlin et al. 2019): from tokens, token types and padding mask to what its head gives.
 
-    The first layer takes ``[B, S]`` of each; the mask is 1 where there is a token and 0 in padding. The last one
-    returns scores of the tokens ``[S, B, V/tp]``, and beside them, with the binary head, those of the sentence order
-    ``[B, 2]``.
+    The first layer takes ``[B, S]`` of each; the mask is 1 where there is a token and 0 in padding. What the last one
+    returns depends on ``output_head``:
+
+    - ``lm``: scores of the tokens ``[S, B, V/tp]``, and beside them, with the binary head, those of the sentence order
+      ``[B, 2]``;
+    - ``classification``: scores of the classes, ``[B, C]``;
+    - ``multiple_choice``: a score ``[B, 1]`` of each sequence, which is a sample with one of its choices;
+    - ``none``: hidden states ``[S, B, H]``, and beside them, with the binary head, the pooled first token ``[B, H]``.
 
     With ``--residual-connection post_ln`` this is the published model: the norm of its embeddings is the first
     transformer layer's, and the final norm ends the last layer. Dropout of the embeddings comes before that norm.
@@ -51,6 +59,10 @@ def bert_layers(config: ModelConfig, mpu: ModelParallelUnit, *, attention_backen
     def vocabulary() -> BertEmbedding:
         return BertEmbedding(vocab_size, padded_vocab_size, config.hidden_size, mpu, init_std=config.init_method_std)
 
+    masked_lm = (
+        LayerDef("lm_head", MaskedLmHead, lambda: MaskedLmHead(config, mpu)),
+        LayerDef("decoder", VocabParallelEmbedding, vocabulary, tied_to="word_embeddings", forward=decode),
+    )
     return [
         LayerDef("word_embeddings", VocabParallelEmbedding, vocabulary),
         LayerDef("tokentype_embeddings", TokenTypeEmbedding, lambda: TokenTypeEmbedding(config, mpu)),
@@ -65,9 +77,8 @@ def bert_layers(config: ModelConfig, mpu: ModelParallelUnit, *, attention_backen
             for index in range(config.num_layers)
         ),
         _final_layernorm(config, mpu),
-        *(_binary_head(config, mpu) if config.bert_binary_head else ()),
-        LayerDef("lm_head", MaskedLmHead, lambda: MaskedLmHead(config, mpu)),
-        LayerDef("decoder", VocabParallelEmbedding, vocabulary, tied_to="word_embeddings", forward=decode),
+        *_head_of_samples(config, mpu),
+        *(masked_lm if config.output_head == "lm" else ()),
     ]
 
 
@@ -87,11 +98,15 @@ def _final_layernorm(config: ModelConfig, mpu: ModelParallelUnit) -> LayerDef:
     return LayerDef("final_layernorm", plain, lambda: norm(config, config.hidden_size, mpu))
 
 
-def _binary_head(config: ModelConfig, mpu: ModelParallelUnit) -> tuple[LayerDef, LayerDef]:
-    return (
-        LayerDef("pooler", Pooler, lambda: Pooler(config, mpu)),
-        LayerDef("binary_head", BinaryHead, lambda: BinaryHead(config, mpu)),
-    )
+def _head_of_samples(config: ModelConfig, mpu: ModelParallelUnit) -> Iterator[LayerDef]:
+    """The layers that make something of the first token; none without the binary head or a task's."""
+    of_task = config.output_head in ("classification", "multiple_choice")
+    if of_task or config.bert_binary_head:
+        yield LayerDef("pooler", Pooler, lambda: Pooler(config, mpu, beside=not of_task))
+    if of_task:
+        yield LayerDef("classification_head", ClassificationHead, lambda: ClassificationHead(config, mpu))
+    elif config.output_head == "lm" and config.bert_binary_head:
+        yield LayerDef("binary_head", BinaryHead, lambda: BinaryHead(config, mpu))
 
 
 class MaskedLmLoss:
@@ -128,3 +143,34 @@ def sentence_order_loss(outputs: Activations, targets: tuple[Tensor, Tensor]) ->
     assert isinstance(outputs, tuple)
     labels, weights = targets
     return (F.cross_entropy(outputs[1].float(), labels, reduction="none") * weights).sum()
+
+
+def classification_loss(outputs: Activations, targets: tuple[Tensor, Tensor]) -> Tensor:
+    """The loss of the classes or choices, as a micro-batch's share of the global batch's mean over samples.
+
+    Args:
+        outputs: scores of the classes ``[B, C]``, or of the choices one after the other, ``[B x C, 1]``.
+        targets: labels ``[B]`` int64, and each one's weight ``[B]`` fp32.
+
+    Returns:
+        A scalar, fp32.
+    """
+    assert isinstance(outputs, Tensor)
+    labels, weights = targets
+    scores = outputs.float().view(len(labels), -1)
+    return (F.cross_entropy(scores, labels, reduction="none") * weights).sum()
+
+
+def regression_loss(outputs: Activations, targets: tuple[Tensor, Tensor]) -> Tensor:
+    """The squared error of a number, as a micro-batch's share of the global batch's mean over samples.
+
+    Args:
+        outputs: the numbers, ``[B, 1]``.
+        targets: what they should be, ``[B]`` fp32, and each one's weight ``[B]`` fp32.
+
+    Returns:
+        A scalar, fp32.
+    """
+    assert isinstance(outputs, Tensor)
+    wanted, weights = targets
+    return ((outputs.float().view(-1) - wanted) ** 2 * weights).sum()

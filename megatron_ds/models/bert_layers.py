@@ -1,4 +1,4 @@
-"""The layers that BERT has and GPT has not: token types, and the two heads.
+"""The layers that BERT has and GPT has not: token types, and the heads.
 
 Padding travels as document ids do (`megatron_ds.models.documents`): tokens with equal ids see each other. The ids are
 the padding mask itself, so tokens see tokens, and padding sees padding, whose outputs count nowhere.
@@ -87,25 +87,28 @@ class WholeLinear(nn.Module):
 
 
 class Pooler(nn.Module):
-    """``tanh(A x + b)`` of each sample's first token, beside the residual stream.
+    """``tanh(A x + b)`` of each sample's first token.
 
     Args:
         config: the architecture.
         mpu: where this rank sits.
+        beside: what comes out stands beside the hidden states, which later layers read too.
     """
 
-    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit) -> None:
+    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit, *, beside: bool) -> None:
         super().__init__()
         self.mpu = mpu
+        self.beside = beside
         self.dense = WholeLinear(config.hidden_size, config.hidden_size, config, mpu)
 
-    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """``[S, B, H] -> ([S, B, H], [B, H])``."""
+    def forward(self, hidden: Tensor) -> Activations:
+        """``[S, B, H] -> [B, H]``, or ``([S, B, H], [B, H])``."""
         first = hidden[0]
         if self.mpu.sequence_parallel:
             # The first rank's slice has it. All ranks work on with it, and its gradient goes to that rank alone.
             first = reduce_from_tensor_parallel(first * (self.mpu.tp_rank == 0), self.mpu)
-        return hidden, torch.tanh(self.dense(first))
+        pooled = torch.tanh(self.dense(first))
+        return (hidden, pooled) if self.beside else pooled
 
 
 class BinaryHead(WholeLinear):
@@ -123,6 +126,24 @@ class BinaryHead(WholeLinear):
         """``([S, B, H], pooled [B, H]) -> ([S, B, H], scores [B, 2])``."""
         hidden, pooled = inputs
         return hidden, super().forward(pooled)
+
+
+class ClassificationHead(WholeLinear):
+    """Scores of a sequence from what the pooler made of it, with dropout before them.
+
+    Args:
+        config: the architecture.
+        mpu: where this rank sits.
+    """
+
+    def __init__(self, config: ModelConfig, mpu: ModelParallelUnit) -> None:
+        super().__init__(config.hidden_size, config.scores_per_sample, config, mpu)
+        self.dropout = config.hidden_dropout
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """``[B, H] -> scores [B, C]``."""
+        # All tensor-parallel ranks have all of it, so they drop the same.
+        return super().forward(F.dropout(pooled, self.dropout, self.training))
 
 
 class MaskedLmHead(nn.Module):

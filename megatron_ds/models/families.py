@@ -8,7 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from megatron_ds.config.blocks import ModelConfig
-from megatron_ds.models.bert import MaskedLmLoss, bert_layers, sentence_order_loss
+from megatron_ds.models.bert import (
+    MaskedLmLoss,
+    bert_layers,
+    classification_loss,
+    regression_loss,
+    sentence_order_loss,
+)
 from megatron_ds.models.gpt import GptLoss, gpt_layers
 from megatron_ds.models.layer_def import LayerDef
 from megatron_ds.mpu import ModelParallelUnit
@@ -52,6 +58,10 @@ def model_losses(config: ModelConfig, mpu: ModelParallelUnit) -> Mapping[str, Lo
         config: the architecture, with its vocabulary size known.
         mpu: where this rank sits.
     """
+    assert config.output_head != "none", "a model without a head is not trained"
+    if config.output_head != "lm":
+        is_number = config.output_head == "classification" and config.num_classes == 1
+        return {"regression_loss": regression_loss} if is_number else {"classification_loss": classification_loss}
     if config.model_type == "bert":
         order = {"sop_loss": sentence_order_loss} if config.bert_binary_head else {}
         return {"lm_loss": MaskedLmLoss(config, mpu), **order}

@@ -59,6 +59,11 @@ class FastTokenizer:
         """The ids of special tokens, those of sentinels included."""
         return [number for number, token in self._backend.get_added_tokens_decoder().items() if token.special]
 
+    def special_tokens(self) -> dict[str, int]:
+        """The id of each special token, by its string."""
+        added = self._backend.get_added_tokens_decoder().items()
+        return {token.content: number for number, token in added if token.special}
+
     @property
     def continuation_prefix(self) -> str | None:
         """What begins a piece inside of a word (WordPiece's ``##``), or None for models that mark no such pieces."""
@@ -106,6 +111,22 @@ class FastTokenizer:
         backend = self._matching if allow_special else self._plain
         ids: list[int] = backend.encode(text, add_special_tokens=False).ids
         return ids
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """The ids of `text`, special tokens matched, and the character of `text` at which each of them begins.
+
+        These are the ids that ``encode(text, allow_special=True)`` gives.
+        """
+        encoding = self._placing.encode(text, add_special_tokens=False)
+        return encoding.ids, [start for start, _ in encoding.offsets]
+
+    @cached_property
+    def _placing(self) -> tokenizers.Tokenizer:
+        """The same as `_matching`, but for places: a post-processor of GPT-2's kind leaves spaces out of them."""
+        placing = _copy(self._matching)
+        placing.post_processor = None
+        placing.encode_special_tokens = False
+        return placing
 
     def encode_flat(self, texts: Sequence[str], *, allow_special: bool = False) -> FlatIds:
         """The ids of all texts in one int64 array."""

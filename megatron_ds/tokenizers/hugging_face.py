@@ -122,21 +122,40 @@ def _load_with_transformers(name_or_path: str, vocab_extra_ids: int, why_not_hub
         vocab_extra_ids: sentinels after the vocabulary.
         why_not_hub: why the hub can't be asked, so that only what it gave earlier counts; None: it can be.
     """
-    from transformers import AutoTokenizer
-
-    is_folder = Path(name_or_path).is_dir()
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(
-            name_or_path, local_files_only=is_folder or why_not_hub is not None
-        )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        where = f"no such file or folder, nothing kept from the hub, and asking it failed: {why_not_hub}"
-        found = where if why_not_hub else _first_line(error)
-        raise ConfigError(_problem(name_or_path, f"no tokenizer found for {name_or_path!r}: {found}")) from None
+    tokenizer = _from_pretrained(name_or_path, why_not_hub)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ConfigError(_problem(name_or_path, f"{name_or_path!r} has no fast (`tokenizers`) implementation"))
     return FastTokenizer(backend, tokenizer.eos_token_id, vocab_extra_ids)
+
+
+def load_transformers_tokenizer(name_or_path: str) -> Any:
+    """The tokenizer as transformers has it, for what is not in `tokenizer.json`: its chat template.
+
+    Args:
+        name_or_path: a folder, its ``tokenizer.json``, or a name on the hub.
+
+    Raises:
+        ConfigError: there is no such file, folder or hub name, or it is no tokenizer.
+    """
+    path = Path(name_or_path)
+    if path.is_dir() or path.is_file():
+        return _from_pretrained(str(path if path.is_dir() else path.parent))
+    if _looks_like_path(name_or_path):
+        raise ConfigError(_problem(name_or_path, f"tokenizer not found: {name_or_path}"))
+    return _from_pretrained(name_or_path, _why_hub_does_not_have(name_or_path))
+
+
+def _from_pretrained(name_or_path: str, why_not_hub: str | None = None) -> Any:
+    from transformers import AutoTokenizer
+
+    is_folder = Path(name_or_path).is_dir()
+    try:
+        return AutoTokenizer.from_pretrained(name_or_path, local_files_only=is_folder or why_not_hub is not None)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        where = f"no such file or folder, nothing kept from the hub, and asking it failed: {why_not_hub}"
+        found = where if why_not_hub else _first_line(error)
+        raise ConfigError(_problem(name_or_path, f"no tokenizer found for {name_or_path!r}: {found}")) from None
 
 
 def _first_line(error: Exception) -> str:

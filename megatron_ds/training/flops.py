@@ -74,6 +74,8 @@ def _forward_of_layers(model: ModelConfig) -> int:
 
 def _forward_of_logits(model: ModelConfig, vocab_size: int) -> int:
     """Forward operations of the output head for one token; BERT's has a square matrix before the vocabulary's."""
+    if model.output_head != "lm":
+        return 0  # a score of a whole sequence is next to nothing
     transform = model.hidden_size if model.model_type == "bert" else 0
     return 2 * model.hidden_size * (vocab_size + transform)
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from megatron_ds.config.blocks import RunConfig
-from megatron_ds.data import Datasets
-from megatron_ds.data.samples import DatasetOf
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.errors import Problem, TrainingError
-from megatron_ds.mpu import ModelParallelUnit
-from megatron_ds.training.batches import rank_batches
-from megatron_ds.training.evaluation import mean_losses
+from megatron_ds.training.job import UNJUDGED, Judgement, Samples
 from megatron_ds.training.reporter import Reporter
 from megatron_ds.training.update_guard import UpdateGuard
 from megatron_ds.utils.logging import logger
@@ -22,10 +17,9 @@ from megatron_ds.utils.logging import logger
 def train(
     run: RunConfig,
     engine: TrainEngine,
-    datasets: Datasets[Any],
-    mpu: ModelParallelUnit,
+    samples: Samples,
     reporter: Reporter,
-    save: Callable[[Path], None],
+    save: Callable[[Path, Judgement], None],
     stop: Callable[[int], str | None] = lambda _: None,
 ) -> None:
     """Trains up to ``train_iters``, evaluating and saving on the way and at the end; then evaluates on the test sets.
@@ -35,28 +29,29 @@ def train(
     Args:
         run: the run.
         engine: holds the model, and how far the run has come.
-        datasets: samples of training, validation and test.
-        mpu: where this rank sits.
+        samples: what it is trained and evaluated on.
         reporter: gets every result.
-        save: writes a checkpoint into a folder.
+        save: writes a checkpoint into a folder, with what the evaluation of the same step said.
         stop: tells after each step, but the last one, why the run ends there; None when it goes on.
 
     Raises:
         TrainingError: gradients are not finite, or tensor-parallel copies differ.
     """
-    assert datasets.train is not None
     training, checkpoint = run.training, run.checkpoint
     guard = UpdateGuard(training, checkpoint)
-    batches = rank_batches(run, datasets.train, mpu, consumed_samples=engine.progress.consumed_samples)
+    batches = samples.batches(engine.progress.consumed_samples)
 
     def due(interval: int | None) -> bool:
         step = engine.progress.step
         return step == training.train_iters or (interval is not None and step % interval == 0)
 
-    def evaluate(split: str, sets: Mapping[str, DatasetOf[Any]]) -> None:
-        for name, dataset in sets.items():
-            reporter.evaluation(engine.progress, split, name, mean_losses(run, engine, dataset, mpu))
+    def evaluate(split: str) -> Judgement:
+        evaluations = []
+        for evaluation in samples.evaluate(engine, split):
+            reporter.evaluation(engine.progress, split, evaluation)
+            evaluations.append(evaluation)
         reporter.restart_clock()
+        return samples.judge(evaluations)
 
     first_step = engine.progress.step
     while engine.progress.step < training.train_iters:
@@ -68,17 +63,16 @@ def train(
         guard.check(engine, micro_batches, result)
         if training.check_tp_replicas_interval is not None and due(training.check_tp_replicas_interval):
             require_equal_replicas(engine)
-        if due(training.eval_interval):
-            evaluate("valid", datasets.valid)
+        judgement = evaluate("valid") if due(training.eval_interval) else UNJUDGED
         reason = stop(engine.progress.step) if engine.progress.step < training.train_iters else None
         if checkpoint.save is not None and (reason is not None or due(checkpoint.save_interval)):
-            save(Path(checkpoint.save))
+            save(Path(checkpoint.save), judgement)
             reporter.restart_clock()
         if reason is not None:
             logger.info("stopped after step %d of %d: %s", engine.progress.step, training.train_iters, reason)
             return
     if engine.progress.step > first_step:
-        evaluate("test", datasets.test)
+        evaluate("test")
 
 
 def require_equal_replicas(engine: TrainEngine) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -66,50 +66,71 @@ class StepMetrics:
 
 @dataclass(frozen=True)
 class EvalMetrics:
-    """One evaluation. The fields are the keys of metrics.jsonl; where there are several losses, so are their names.
+    """One evaluation. The fields are the keys of metrics.jsonl; so are the names of several losses, and of metrics.
 
     Attributes:
         step: optimizer steps done when it ran.
         split: ``valid`` or ``test``.
         set: name of the data set; ``all`` for the whole split.
         loss: the sum of the losses, each a mean over its own labels, in nats.
-        ppl: perplexity per token, exp(lm_loss).
+        ppl: perplexity per token, exp(lm_loss); None where there is no such loss.
         losses: the losses by name, where there is more than one.
+        metrics: a task's metrics by name.
     """
 
     step: int
     split: str
     set: str
     loss: float
-    ppl: float
+    ppl: float | None
     losses: Mapping[str, float]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_losses(cls, *, step: int, split: str, losses: Mapping[str, float], set: str = "all") -> EvalMetrics:
+    def from_losses(
+        cls,
+        *,
+        step: int,
+        split: str,
+        losses: Mapping[str, float],
+        set: str = "all",
+        metrics: Mapping[str, float] | None = None,
+    ) -> EvalMetrics:
         """Adds the sum, and the perplexity, which is infinite where exp(lm_loss) is beyond a float."""
-        try:
-            ppl = math.exp(losses["lm_loss"])
-        except OverflowError:
-            ppl = math.inf
-        several = losses if len(losses) > 1 else {}
-        return cls(step=step, split=split, set=set, loss=sum(losses.values()), ppl=ppl, losses=several)
+        return cls(
+            step=step,
+            split=split,
+            set=set,
+            loss=sum(losses.values()),
+            ppl=_perplexity(losses["lm_loss"]) if "lm_loss" in losses else None,
+            losses=losses if len(losses) > 1 else {},
+            metrics=metrics or {},
+        )
 
     def scalars(self) -> dict[str, float]:
         """The values for monitors."""
-        values = {"loss": self.loss, "ppl": self.ppl, **self.losses}
-        return {f"{self.split}/{self.set}/{key}": value for key, value in values.items()}
+        values = {"loss": self.loss, "ppl": self.ppl, **self.losses, **self.metrics}
+        return {f"{self.split}/{self.set}/{key}": value for key, value in values.items() if value is not None}
 
     def record(self) -> dict[str, Any]:
         """The line of metrics.jsonl, before what is not finite is taken out."""
-        return _with_losses(asdict(self))
+        record = _with_losses(asdict(self))
+        return record if self.ppl is not None else {key: value for key, value in record.items() if key != "ppl"}
 
 
 def _with_losses(fields: dict[str, Any]) -> dict[str, Any]:
-    """`fields` with each loss as a key of its own, where `losses` stands."""
+    """`fields` with each loss and each metric as a key of its own, where `losses` and `metrics` stand."""
     record: dict[str, Any] = {}
     for key, value in fields.items():
-        record |= value if key == "losses" else {key: value}
+        record |= value if key in ("losses", "metrics") else {key: value}
     return record
+
+
+def _perplexity(loss: float) -> float:
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 def _shown(losses: Mapping[str, float]) -> str:
@@ -148,8 +169,10 @@ def log_line(metrics: StepMetrics, train_iters: int) -> str:
 def eval_log_line(metrics: EvalMetrics, train_iters: int) -> str:
     """One line for people about an evaluation; its loss stands below the training loss of `log_line`."""
     name = metrics.split if metrics.set == "all" else f"{metrics.split} {metrics.set}"
-    losses = _shown(metrics.losses or {"lm_loss": metrics.loss})
-    return f"{_progress(metrics.step, train_iters)} | {losses} | ppl {metrics.ppl:.2f} | {name}"
+    parts = [_progress(metrics.step, train_iters), _shown(metrics.losses or {"loss": metrics.loss})]
+    parts += [f"ppl {metrics.ppl:.2f}"] if metrics.ppl is not None else []
+    parts += [f"{key} {value:.4f}" for key, value in metrics.metrics.items()]
+    return " | ".join([*parts, name])
 
 
 def _progress(step: int, train_iters: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.engine.base import StepResult, TrainProgress
 from megatron_ds.training.flops import model_flops_per_step, peak_flops, throughput
+from megatron_ds.training.job import Evaluation
 from megatron_ds.training.metrics import EvalMetrics, MetricsWriter, StepMetrics, eval_log_line, log_line
 from megatron_ds.training.monitors import build_monitors
 from megatron_ds.utils.logging import logger
@@ -88,16 +88,17 @@ class Reporter:
         self._skipped = 0
         self.restart_clock()
 
-    def evaluation(self, progress: TrainProgress, split: str, name: str, losses: Mapping[str, float]) -> None:
+    def evaluation(self, progress: TrainProgress, split: str, found: Evaluation) -> None:
         """Reports an evaluation.
 
         Args:
             progress: how far the run has come.
             split: ``valid`` or ``test``.
-            name: of the set in that split.
-            losses: by name, each a mean over its labels.
+            found: what came of one of its sets.
         """
-        metrics = EvalMetrics.from_losses(step=progress.step, split=split, set=name, losses=losses)
+        metrics = EvalMetrics.from_losses(
+            step=progress.step, split=split, set=found.name, losses=found.losses, metrics=found.metrics
+        )
         logger.info(eval_log_line(metrics, self._run.training.train_iters))
         self._publish(metrics, progress.step)
 

@@ -21,6 +21,7 @@ from megatron_ds.engine.exchange import Exchange
 from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.models import LayerDef
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec
+from megatron_ds.training.job import UNJUDGED, Judgement
 from megatron_ds.utils.logging import logger
 
 # After an error, for a checkpoint that is being written. Launchers end processes after half a minute.
@@ -92,11 +93,15 @@ class CheckpointSaver:
     _exchange: Exchange | None = field(default=None, init=False)
     _in_flight: Future[Problem | None] | None = field(default=None, init=False)
 
-    def __call__(self, folder: Path) -> None:
+    def __call__(self, folder: Path, judgement: Judgement = UNJUDGED) -> None:
         """Saves the present state under ``folder/global_step<N>`` and points ``latest`` at it.
 
         With ``--async-save`` it returns when the state is copied, and first waits for the checkpoint before. A step
         that is saved already is not saved again.
+
+        Args:
+            folder: of the run.
+            judgement: what an evaluation said about this state.
 
         Raises:
             CheckpointError: this checkpoint, or the one before it, could not be written. On all ranks.
@@ -113,7 +118,7 @@ class CheckpointSaver:
         save = _Save(
             folder,
             self.engine.save(folder, in_background=in_background),
-            self._manifest() if self.mpu.global_rank == 0 else None,
+            self._manifest(judgement) if self.mpu.global_rank == 0 else None,
             Retention.of(self.run.checkpoint),
             exchange,
             start,
@@ -145,7 +150,7 @@ class CheckpointSaver:
             self._exchange = Exchange.for_background() if in_background else Exchange()
         return self._exchange
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self, judgement: Judgement) -> Manifest:
         return Manifest(
             progress=self.engine.progress.to_json(),
             layout=Layout.of(self.run),
@@ -156,6 +161,8 @@ class CheckpointSaver:
             layers=[layer.tied_to or layer.name for layer in self.layers],
             stages=[[stage.start, stage.stop] for stage in self.engine.stages()],
             loss_scaler=self.engine.loss_scaler_state(),
+            score=judgement.score,
+            metrics=dict(judgement.metrics),
         )
 
     def __enter__(self) -> CheckpointSaver:

@@ -272,7 +272,7 @@ def _order_problems(folder: Path, saved: RunConfig, now: RunConfig) -> list[str]
     content = json.loads(file.read_text())
     content["training_order"] = json.loads(json.dumps(TrainingOrder.of(saved).to_json()))
     file.write_text(json.dumps(content))
-    return [str(problem) for problem in training_order_problems(find_checkpoint(folder), now)]
+    return [str(problem) for problem in training_order_problems(find_checkpoint(folder), now, TrainingOrder.of(now))]
 
 
 def test_resume_with_other_blend_weights_is_refused_unless_asked_for(tmp_path):

@@ -109,8 +109,8 @@ import shutil
 from megatron_ds.cli.pretrain import main
 from megatron_ds.training.saving import CheckpointSaver
 save = CheckpointSaver.__call__
-def save_then_lose(saver, folder):
-    save(saver, folder)
+def save_then_lose(saver, folder, judgement):
+    save(saver, folder, judgement)
     if saver.saved_step == 1:
         shutil.rmtree(folder)
 CheckpointSaver.__call__ = save_then_lose

@@ -54,12 +54,12 @@ def _fail_in_backward() -> None:
 def _fail_in_evaluation() -> None:
     """Raises one of our errors, while the other rank waits for the loss."""
     from megatron_ds.errors import DataError
-    from megatron_ds.training import loop
+    from megatron_ds.training import pretrain
 
     def broken(*arguments: Any) -> dict[str, float]:
         raise DataError("broken in evaluation")
 
-    loop.mean_losses = broken
+    pretrain.mean_losses = broken
 
 
 def _nan_in_loss() -> None:

@@ -77,7 +77,11 @@ def test_bias_of_the_decoder_is_cut_as_the_vocabulary_is() -> None:
 
 def test_classes_are_those_that_a_partition_method_is_checked_against() -> None:
     found: set[str] = set()
-    for options in ({}, {"position_embedding_type": "rope", "normalization": "RMSNorm"}):
+    for options in (
+        {},
+        {"position_embedding_type": "rope", "normalization": "RMSNorm"},
+        {"output_head": "classification", "num_classes": 3},
+    ):
         found |= {layer.module_type.__name__ for layer in bert_layers(_tiny(**options), MPU)}
     assert found == set(LAYER_CLASSES["bert"])
 

@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from benchmarks.tiny_run import Case
+from megatron_ds.data import Datasets
 from megatron_ds.engine.base import StepResult, TrainProgress
 from megatron_ds.errors import TrainingError
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.loop import train
+from megatron_ds.training.pretrain import PretrainingSamples
 
 
 class _Samples:
@@ -53,14 +55,14 @@ class FakeEngine:
 def train_fake(
     engine: FakeEngine,
     *flags: str,
-    save: Callable[[Path], None] = lambda _: None,
+    save: Callable[[Path, object], None] = lambda *_: None,
     stop: Callable[[int], str | None] = lambda _: None,
 ) -> None:
     """Trains with an engine that only counts; `flags` on top of a tiny run of seven steps."""
     run = Case(more=("--train-iters", "7", "--eval-iters", "0", *flags)).resolve().run
-    datasets: Any = SimpleNamespace(train=_Samples(), valid={}, test={})
+    samples = PretrainingSamples(run, Datasets(_Samples()), ModelParallelUnit.offline())  # type: ignore[arg-type]
     reporter: Any = SimpleNamespace(step=lambda *_: None, restart_clock=lambda: None)
-    train(run, engine, datasets, ModelParallelUnit.offline(), reporter, save, stop)  # type: ignore[arg-type]
+    train(run, engine, samples, reporter, save, stop)  # type: ignore[arg-type]
 
 
 def test_equal_copies_are_checked_at_the_interval_and_at_the_end() -> None:

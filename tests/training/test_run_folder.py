@@ -10,7 +10,7 @@ import pytest
 from megatron_ds.config import ResolvedRun, resolve
 from megatron_ds.engine.base import TrainProgress
 from megatron_ds.errors import TrainingError
-from megatron_ds.training.pretrain import _note_options
+from megatron_ds.training.run import _note_options
 from megatron_ds.training.run_folder import set_aside
 from megatron_ds.training.starts import read_starts
 from tests.config.helpers import environ, words

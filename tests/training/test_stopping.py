@@ -63,7 +63,7 @@ def _train_until_stopped(*flags: str, start: float | None = None, fails: bool = 
     start = time.monotonic() if start is None else start
     signals = StopSignals(announce=False)
     stop = Stopping(checkpoint, start, signals, lambda: fails, Agreement(HashStore(), 0, 1))
-    train_fake(engine, *flags, save=lambda folder: saved.append(engine.progress.step), stop=stop)
+    train_fake(engine, *flags, save=lambda *_: saved.append(engine.progress.step), stop=stop)
     return engine.progress.step, saved
 
 

@@ -58,6 +58,6 @@ def test_loop_ends_before_it_saves_what_is_not_finite(tmp_path: Path) -> None:
         TrainingError, match=r"step 4: .*layers\.0\.mlp\.dense_h_to_4h on rank 0.*\n.*there is no checkpoint"
     ):
         train_fake(
-            engine, "--save", str(tmp_path), "--save-interval", "2", save=lambda _: saved.append(engine.progress)
+            engine, "--save", str(tmp_path), "--save-interval", "2", save=lambda *_: saved.append(engine.progress)
         )
     assert [progress.step for progress in saved] == [2]

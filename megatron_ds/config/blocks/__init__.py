@@ -11,11 +11,13 @@ from megatron_ds.config.blocks.model import GATED_ACTIVATIONS, ModelConfig, defa
 from megatron_ds.config.blocks.optimizer import OptimizerConfig
 from megatron_ds.config.blocks.parallel import ParallelConfig, default_zero_stage
 from megatron_ds.config.blocks.run import RunConfig
+from megatron_ds.config.blocks.task import GLUE_TASKS, TaskConfig
 from megatron_ds.config.blocks.training import TrainingConfig
 
 __all__ = [
     "DOCUMENT_OPTIONS",
     "GATED_ACTIVATIONS",
+    "GLUE_TASKS",
     "MOST_RANKS",
     "CheckpointConfig",
     "DataConfig",
@@ -24,6 +26,7 @@ __all__ = [
     "OptimizerConfig",
     "ParallelConfig",
     "RunConfig",
+    "TaskConfig",
     "TrainingConfig",
     "default_ffn_size",
     "default_zero_stage",

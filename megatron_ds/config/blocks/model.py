@@ -19,6 +19,19 @@ class ModelConfig(OptionBlock):
         "gpt",
         "Family of the model. pretrain_gpt.py and pretrain_bert.py train one each, so it need not be given.",
     )
+    output_head: Literal["lm", "classification", "multiple_choice", "none"] = option(
+        "lm",
+        "What the model ends with. `lm`: scores of tokens, which pretraining trains. bert also has `classification`: "
+        "scores of a sample's classes; `multiple_choice`: one score for each choice of a sample; `none`: hidden "
+        "states. finetune.py takes the one that its task needs.",
+    )
+    num_classes: int | None = option(
+        None,
+        "bert with output_head classification: classes of a sample; 1 stands for a number that is to be told. "
+        "finetune.py takes it from its task.",
+        ge=1,
+        le=WIDEST,
+    )
     num_layers: int = option(..., "Number of transformer layers.", ge=1, le=10**5)
     hidden_size: int = option(..., "Width of the residual stream.", ge=1, le=WIDEST)
     num_attention_heads: int = option(..., "Number of attention heads.", ge=1, le=WIDEST)
@@ -207,6 +220,11 @@ class ModelConfig(OptionBlock):
         if self.num_tokentypes is not None:
             return self.num_tokentypes
         return 2 if self.model_type == "bert" and self.bert_binary_head else 0
+
+    @property
+    def scores_per_sample(self) -> int:
+        """What a classification or multiple-choice head gives for each sequence."""
+        return (self.num_classes or 1) if self.output_head == "classification" else 1
 
     @property
     def head_size(self) -> int:

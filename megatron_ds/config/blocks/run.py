@@ -9,6 +9,7 @@ from megatron_ds.config.blocks.logging import LoggingConfig
 from megatron_ds.config.blocks.model import ModelConfig
 from megatron_ds.config.blocks.optimizer import OptimizerConfig
 from megatron_ds.config.blocks.parallel import ParallelConfig, default_zero_stage
+from megatron_ds.config.blocks.task import TaskConfig
 from megatron_ds.config.blocks.training import TrainingConfig
 from megatron_ds.config.option import OptionBlock, option
 
@@ -23,6 +24,7 @@ class RunConfig(OptionBlock):
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
     logging: LoggingConfig
+    task: TaskConfig = TaskConfig()
     world_size: int = option(1, "Number of processes, as the launcher says.", ge=1, le=MOST_RANKS)
 
     @property

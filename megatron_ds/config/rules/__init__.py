@@ -7,7 +7,8 @@ from megatron_ds.config.rules.bert import (
     bert_has_options_of_its_kind,
     bert_options_have_bert,
     binary_head_has_two_token_types,
-    family_problem,
+    classes_have_a_head,
+    program_problems,
 )
 from megatron_ds.config.rules.checkpoint import (
     fresh_start_has_a_folder,
@@ -58,6 +59,7 @@ from megatron_ds.config.rules.recompute import (
     saved_inputs_are_whole,
 )
 from megatron_ds.config.rules.shapes import padding_step
+from megatron_ds.config.rules.task import task_is_named
 from megatron_ds.config.rules.training import (
     attention_backend_fits,
     attention_backend_on_cpu,
@@ -73,11 +75,12 @@ __all__ = [
     "RULES",
     "attention_backend_on_cpu",
     "broken_rules",
-    "family_problem",
     "fp16_on_cpu",
     "no_layer_matches",
     "padding_step",
+    "program_problems",
     "too_little_padding",
+    "warmup_ends_before_decay",
 ]
 
 RULES: tuple[Rule, ...] = (
@@ -113,6 +116,7 @@ RULES: tuple[Rule, ...] = (
     bert_options_have_bert,
     bert_has_options_of_its_kind,
     binary_head_has_two_token_types,
+    classes_have_a_head,
     one_warmup,
     warmup_ends_before_decay,
     min_lr_is_below_lr,
@@ -122,6 +126,7 @@ RULES: tuple[Rule, ...] = (
     one_schedule_counts,
     fresh_start_has_a_folder,
     attention_backend_fits,
+    task_is_named,
 )
 
 

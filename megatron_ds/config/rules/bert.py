@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from megatron_ds.config.catalog import all_options
 from megatron_ds.config.rules.common import POSITIONS, given_in_vain
-from megatron_ds.config.settings import Given, Settings
+from megatron_ds.config.settings import Settings
 from megatron_ds.errors import Problem
 
 FAMILY = "model.model_type"
+TASK = "task.task"
+_OUTPUT, _CLASSES = "model.output_head", "model.num_classes"
 _HEAD, _TYPES, _BACKEND = "model.bert_binary_head", "model.num_tokentypes", "training.attention_backend"
 
 # What each family's own launcher is.
@@ -21,24 +23,49 @@ _NOT_FOR_BERT = (
 )
 
 
-def family_problem(wanted: str, given: Given) -> Problem:
-    """The problem of a launcher that is given a model of another family.
+def program_problems(family: str, settings: Settings) -> Iterator[Problem]:
+    """What a program for pretraining can't do.
 
     Args:
-        wanted: the launcher's family.
-        given: the model's.
+        family: the family of models that it pretrains.
+        settings: the options.
     """
-    other = PROGRAMS[given.value]
-    return Problem(
-        f"{PROGRAMS[wanted]} trains models of the family {wanted}, and model_type is {given.value} ({given.origin})",
-        advice=f"start {other}, or choose another model",
-    )
+    program, given = PROGRAMS[family], settings.value(FAMILY)
+    if given != family:
+        yield Problem(
+            f"{program} trains models of the family {family}, and model_type is {given} ({settings.origin(FAMILY)})",
+            advice=f"start {PROGRAMS[given]}, or choose another model",
+        )
+    if settings.value(_OUTPUT) != "lm":
+        yield Problem(
+            f"{program} pretrains, which takes output_head lm",
+            settings.sources(_OUTPUT),
+            "start finetune.py for a task, or leave --output-head out",
+        )
+    if settings.value(TASK) is not None:
+        yield Problem(
+            f"{program} pretrains, and a task is given",
+            settings.sources(TASK),
+            "start finetune.py, or leave --task out",
+        )
 
 
 def bert_options_have_bert(settings: Settings) -> Iterator[Problem]:
     """Options of BERT's heads and token types need BERT."""
     if settings.value(FAMILY) != "bert":
-        yield from given_in_vain(settings, (_HEAD, _TYPES), FAMILY, "a model_type of bert")
+        yield from given_in_vain(settings, (_HEAD, _TYPES, _OUTPUT), FAMILY, "a model_type of bert")
+
+
+def classes_have_a_head(settings: Settings) -> Iterator[Problem]:
+    """A number of classes and the head that scores them belong together."""
+    if settings.value(_OUTPUT) != "classification":
+        yield from given_in_vain(settings, (_CLASSES,), _OUTPUT, "an output_head of classification")
+    elif settings.value(_CLASSES) is None:
+        yield Problem(
+            "output_head is classification, and the number of classes is not known",
+            settings.sources(_OUTPUT),
+            "give --num-classes, or leave --output-head out: finetune.py takes both from its task",
+        )
 
 
 def bert_has_options_of_its_kind(settings: Settings) -> Iterator[Problem]:
@@ -59,7 +86,15 @@ def bert_has_options_of_its_kind(settings: Settings) -> Iterator[Problem]:
 
 def binary_head_has_two_token_types(settings: Settings) -> Iterator[Problem]:
     """The two parts of a sample have token types 0 and 1."""
-    if settings.value(FAMILY) == "bert" and settings.value(_HEAD) and settings.value(_TYPES) == 1:
+    if settings.value(FAMILY) != "bert" or settings.value(_TYPES) != 1:
+        return
+    if settings.value(_OUTPUT) in ("classification", "multiple_choice"):
+        yield Problem(
+            "num_tokentypes is 1, and a task's samples have tokens of two types",
+            settings.sources(_TYPES, _OUTPUT),
+            "use a model with two token types, or with none",
+        )
+    elif settings.value(_HEAD):
         yield Problem(
             "num_tokentypes is 1, and the binary head's samples have tokens of two types",
             settings.sources(_TYPES, _HEAD),

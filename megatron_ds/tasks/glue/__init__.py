@@ -1,0 +1,1 @@
+"""The tasks of GLUE (https://gluebenchmark.com): their files, labels and encoding."""

@@ -1,0 +1,1 @@
+"""Instruction tuning: prompts and responses, or conversations."""
