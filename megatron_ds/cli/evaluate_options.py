@@ -7,9 +7,11 @@ from pathlib import Path
 from megatron_ds.cli.inference import add_batch_size, add_load_options, add_model_options
 from megatron_ds.cli.numbers import at_least_one, at_least_zero
 from megatron_ds.cli.option_flags import ToolParser, add_option
+from megatron_ds.config.blocks import GLUE_TASKS
 
 LAMBADA, WIKITEXT103, VALIDATION = "LAMBADA", "WIKITEXT103", "VALIDATION"
 HARNESS_PREFIX = "lm_eval:"
+FINETUNED = (*GLUE_TASKS, "RACE")
 # Tokens that a window of WikiText moves on by, as in Megatron's task.
 DEFAULT_OVERLAPPING_EVAL = 32
 
@@ -28,7 +30,8 @@ def parser() -> ToolParser:
         nargs="+",
         required=True,
         metavar="TASK",
-        help=f"{LAMBADA}, {WIKITEXT103}, {VALIDATION}, or {HARNESS_PREFIX}NAME for tasks of lm-evaluation-harness",
+        help=f"{LAMBADA}, {WIKITEXT103}, {VALIDATION}, {HARNESS_PREFIX}NAME for tasks of lm-evaluation-harness, or "
+        f"what a BERT was finetuned on: {', '.join(FINETUNED)}",
     )
     command.add_argument("--output", type=Path, metavar="FILE", help="writes the numbers to this new JSON file")
     add_batch_size(command)
@@ -46,12 +49,14 @@ def parser() -> ToolParser:
 
 
 def _add_text_tasks(command: ToolParser) -> None:
-    group = command.add_argument_group(f"{LAMBADA} and {WIKITEXT103}")
+    group = command.add_argument_group(f"{LAMBADA}, {WIKITEXT103} and tasks of finetuning")
     group.add_argument(
         "--valid-data",
+        nargs="+",
         type=Path,
         metavar="FILE",
-        help=f'{LAMBADA}: JSON lines {{"text": …}}; {WIKITEXT103}: the raw text, wiki.test.tokens',
+        help=f'{LAMBADA}: JSON lines {{"text": …}}; {WIKITEXT103}: the raw text, wiki.test.tokens; tasks of '
+        "finetuning: one or more files, or folders of RACE",
     )
     group.add_argument(
         "--strict-lambada", action="store_true", help="asks for the whole last word; otherwise for the last token"

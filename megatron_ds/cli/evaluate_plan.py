@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from megatron_ds.cli.evaluate_options import (
     DEFAULT_OVERLAPPING_EVAL,
+    FINETUNED,
     HARNESS_PREFIX,
     LAMBADA,
     VALIDATION,
@@ -27,7 +29,14 @@ from megatron_ds.cli.inference import (
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config.resolve import world_size
 from megatron_ds.errors import CheckpointError, ConfigError, MegatronDsError, Problem, Source
-from megatron_ds.tasks.zeroshot.job import EvaluationJob, EvaluationTask, HarnessTask, TextTask
+from megatron_ds.tasks.zeroshot.job import (
+    EvaluationJob,
+    EvaluationTask,
+    FinetunedTask,
+    HarnessTask,
+    TextTask,
+    ValidationTask,
+)
 from megatron_ds.tasks.zeroshot.lambada import lambada_task
 from megatron_ds.tasks.zeroshot.text_file import sha256_of
 from megatron_ds.tasks.zeroshot.wikitext import wikitext_task
@@ -39,7 +48,11 @@ _OPTIONS = {
     WIKITEXT103: ("valid_data", "overlapping_eval", "seq_length"),
     VALIDATION: ("data_path", "split", "data_cache_path", "eval_samples"),
     HARNESS_PREFIX: ("include_path", "num_fewshot", "limit", "seq_length"),
+    **dict.fromkeys(FINETUNED, ("valid_data",)),
 }
+
+
+_VALID_DATA = "the file of --valid-data"
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,10 @@ def plan_evaluation(arguments: argparse.Namespace, environ: Mapping[str, str]) -
     """
     processes, problems = world_size(environ)
     problems += [*launch_problems(environ), *_task_problems(arguments)]
-    problems += output_problems(arguments.output, {"the file of --valid-data": arguments.valid_data})
+    files = arguments.valid_data or ()
+    problems += [problem for file in files for problem in output_problems(arguments.output, {_VALID_DATA: file})]
+    if not files:
+        problems += output_problems(arguments.output, {})
     if problems:
         raise ConfigError(problems)
     checkpoint = read_checkpoint(arguments)
@@ -108,6 +124,8 @@ def _task_problems(arguments: argparse.Namespace) -> list[Problem]:
     ]
     if "valid_data" in _OPTIONS[kind] and arguments.valid_data is None:
         problems.append(Problem(f"--task {kind} needs a file", advice="give --valid-data FILE"))
+    elif kind in (LAMBADA, WIKITEXT103) and len(arguments.valid_data) > 1:
+        problems.append(Problem(f"--task {kind} takes one file, and {len(arguments.valid_data)} are given"))
     if kind == HARNESS_PREFIX:
         problems += _harness_problems(arguments)
     return problems
@@ -129,6 +147,11 @@ def _task(arguments: argparse.Namespace, checkpoint: NamedCheckpoint) -> Evaluat
     kind = _kind(arguments)
     if kind == VALIDATION:
         return validation_task(arguments, checkpoint)
+    if kind in FINETUNED:
+        # Their examples become tensors, so torch comes along.
+        from megatron_ds.cli.evaluate_finetuned import finetuned_task
+
+        return finetuned_task(arguments, checkpoint, kind)
     if checkpoint.model.is_bidirectional:
         family = checkpoint.model.model_type.upper()
         message = (
@@ -144,13 +167,13 @@ def _next_token_task(
     arguments: argparse.Namespace, kind: str, tokenizer: Tokenizer, eod_id: int | None, length: int
 ) -> EvaluationTask:
     if kind == LAMBADA:
-        return lambada_task(arguments.valid_data, tokenizer, length, strict=arguments.strict_lambada)
+        return lambada_task(arguments.valid_data[0], tokenizer, length, strict=arguments.strict_lambada)
     if kind == WIKITEXT103:
         stride = arguments.overlapping_eval or min(DEFAULT_OVERLAPPING_EVAL, length)
         if stride > length:
             message = f"--overlapping-eval {stride} is more than the {length} tokens that the model sees at once"
             raise ConfigError(Problem(message, advice=f"give {length} for windows that don't overlap, or less"))
-        return wikitext_task(arguments.valid_data, tokenizer, length, stride=stride)
+        return wikitext_task(arguments.valid_data[0], tokenizer, length, stride=stride)
     names = tuple(name.removeprefix(HARNESS_PREFIX) for name in arguments.task)
     return HarnessTask(names, arguments.include_path, arguments.num_fewshot, arguments.limit, tokenizer, eod_id, length)
 
@@ -172,21 +195,22 @@ def _window(arguments: argparse.Namespace, checkpoint: NamedCheckpoint) -> int:
 def _described(arguments: argparse.Namespace, checkpoint: NamedCheckpoint, job: EvaluationJob) -> dict[str, Any]:
     task, kind = job.task, _kind(arguments)
     options: dict[str, Any] = {name: getattr(arguments, name) for name in _OPTIONS[kind]}
-    if kind != VALIDATION:
+    if "seq_length" in options:
         options["seq_length"] = _window(arguments, checkpoint)
     if kind == WIKITEXT103:
         options["overlapping_eval"] = arguments.overlapping_eval or min(DEFAULT_OVERLAPPING_EVAL, options["seq_length"])
-    if not isinstance(task, (TextTask, HarnessTask)):
+    if isinstance(task, ValidationTask):
         options["eval_samples"] = task.num_samples
+    files = options.pop("valid_data", None) or ()
     described = {
         "checkpoint": str(checkpoint.folder),
         "step": checkpoint.manifest.progress.get("step"),
         "dtype": job.precision,
         "task": arguments.task,
-        "options": {name: str(value) if name.endswith("_path") and value else value for name, value in options.items()},
+        "options": {name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
     }
-    file = options.pop("valid_data", None)
-    if file is not None:
-        del described["options"]["valid_data"]
-        described["file"] = {"path": str(file), "sha256": sha256_of(file)}
+    if files:
+        hashes = [each.digest for each in task.sets] if isinstance(task, FinetunedTask) else map(sha256_of, files)
+        pairs = zip(files, hashes, strict=True)
+        described["files"] = [{"path": str(file), "sha256": digest} for file, digest in pairs]
     return described

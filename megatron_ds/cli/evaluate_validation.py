@@ -13,12 +13,13 @@ from megatron_ds.config.blocks import (
     OptimizerConfig,
     ParallelConfig,
     RunConfig,
+    TaskConfig,
     TrainingConfig,
 )
 from megatron_ds.data import other_tokenizers, run_data_problems
 from megatron_ds.data.samples import SampleCounts
 from megatron_ds.data.sources import parse_sources
-from megatron_ds.errors import ConfigError, DataError, Problem
+from megatron_ds.errors import CheckpointError, ConfigError, DataError, Problem, Source
 from megatron_ds.tasks.zeroshot.job import ValidationTask
 from megatron_ds.tokenizers import Tokenizer, build_tokenizer
 
@@ -37,9 +38,13 @@ def validation_task(arguments: argparse.Namespace, checkpoint: NamedCheckpoint) 
         MegatronDsError: there is no data, it does not fit the model or its tokenizer, or it is not known how much of it
             is meant.
     """
+    if checkpoint.model.output_head != "lm":
+        message = f"{checkpoint.label} has no head for tokens, and VALIDATION asks for their losses"
+        source = Source("output_head", checkpoint.model.output_head, checkpoint.label)
+        raise CheckpointError(Problem(message, (source,), "give the task that it was finetuned on"))
     if arguments.split is not None and arguments.data_path is None:
         raise ConfigError(Problem("--split is given without --data-path", advice="give both, or leave --split out"))
-    run = _run(checkpoint, _data(arguments, checkpoint.data))
+    run = saved_run(checkpoint, _data(arguments, checkpoint.data))
     num_samples = arguments.eval_samples or _samples_of_run(checkpoint)
     if not num_samples:
         message = f"how many samples to evaluate is not known: {checkpoint.label} keeps no --eval-iters of a run"
@@ -70,8 +75,14 @@ def _data(arguments: argparse.Namespace, saved: DataConfig) -> DataConfig:
     return data
 
 
-def _run(checkpoint: NamedCheckpoint, data: DataConfig) -> RunConfig:
-    """A run with these samples; what does not concern them is as good as any."""
+def saved_run(checkpoint: NamedCheckpoint, data: DataConfig, task: str | None = None) -> RunConfig:
+    """A run with the checkpoint's samples; what does not concern them is as good as any.
+
+    Args:
+        checkpoint: the checkpoint.
+        data: its data options, or others.
+        task: what the model was finetuned on.
+    """
     training = _known(TrainingConfig, checkpoint.manifest.options.get("training", {}))
     return RunConfig(
         model=checkpoint.model,
@@ -81,6 +92,7 @@ def _run(checkpoint: NamedCheckpoint, data: DataConfig) -> RunConfig:
         optimizer=OptimizerConfig(lr=1.0),
         checkpoint=CheckpointConfig(),
         logging=LoggingConfig(),
+        task=TaskConfig.model_validate({"task": task}),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a model scores on tasks that it was not trained for, from a checkpoint alone.
+"""What a checkpoint's model scores on a task, without any training.
 
 job.py, results.py, lambada.py and wikitext.py import no torch: they are read before anything is started.
 """

@@ -15,6 +15,7 @@ from megatron_ds.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from megatron_ds.generation.scoring import WindowScore
+    from megatron_ds.tasks.task import Task, TaskSet
 
 # From what is counted and how many there are, to what is called with each number of them that is done.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
@@ -73,7 +74,20 @@ class HarnessTask:
     length: int
 
 
-EvaluationTask: TypeAlias = TextTask | ValidationTask | HarnessTask
+@dataclass(frozen=True)
+class FinetunedTask:
+    """The task that a model was finetuned on.
+
+    Attributes:
+        task: the task.
+        sets: of examples with labels, each judged by itself.
+    """
+
+    task: Task
+    sets: tuple[TaskSet, ...]
+
+
+EvaluationTask: TypeAlias = TextTask | ValidationTask | HarnessTask | FinetunedTask
 
 
 @dataclass(frozen=True)

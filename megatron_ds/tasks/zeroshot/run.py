@@ -6,8 +6,9 @@ from megatron_ds.engine.distributed import stop_distributed
 from megatron_ds.generation.inference_model import InferenceModel
 from megatron_ds.generation.load import join, load_model
 from megatron_ds.generation.scoring import WindowScore, score_windows
+from megatron_ds.tasks.zeroshot.finetuned import evaluate_finetuned
 from megatron_ds.tasks.zeroshot.harness import evaluate_harness, task_manager
-from megatron_ds.tasks.zeroshot.job import EvaluationJob, HarnessTask, Progress, TextTask, ValidationTask
+from megatron_ds.tasks.zeroshot.job import EvaluationJob, FinetunedTask, HarnessTask, Progress, TextTask, ValidationTask
 from megatron_ds.tasks.zeroshot.results import TaskResult
 from megatron_ds.tasks.zeroshot.shared_model import SharedModel
 from megatron_ds.tasks.zeroshot.validation import evaluate_validation
@@ -37,6 +38,8 @@ def run_evaluation(job: EvaluationJob, progress: Progress) -> list[TaskResult]:
         results = evaluate_texts(model, task, job.batch_size, progress)
     elif isinstance(task, ValidationTask):
         results = evaluate_validation(model, task, job.batch_size, progress)
+    elif isinstance(task, FinetunedTask):
+        results = evaluate_finetuned(model, task, job.batch_size, progress)
     else:
         shared = SharedModel(model, task.tokenizer, job.batch_size, progress)
         results = []

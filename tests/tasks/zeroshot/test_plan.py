@@ -54,6 +54,8 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "two tasks": (("--task", "LAMBADA", "WIKITEXT103"), ("is not one task",)),
     "harness and own": (("--task", "lm_eval:x", "LAMBADA"), ("is not one task",)),
     "no file": (("--task", "LAMBADA"), ("--task LAMBADA needs a file", "--valid-data FILE")),
+    "two files": ((*LAMBADA, "@wiki"), ("--task LAMBADA takes one file, and 2 are given",)),
+    "GPT for a task of BERT": (("--task", "MNLI", "--valid-data", "@wiki"), ("is not a model of MNLI", "output_head")),
     "file that is not there": ((*LAMBADA[:3], "/nowhere"), ("/nowhere can't be read",)),
     "empty file": ((*LAMBADA[:3], "@empty"), ("empty is empty",)),
     "file of another task": ((*LAMBADA[:3], "@wiki"), ("line 1 is no JSON",)),
@@ -156,7 +158,7 @@ def test_job_shows_a_table_and_writes_what_was_evaluated(
         "dtype": "fp32",
         "task": ["LAMBADA"],
         "options": {"strict_lambada": True, "seq_length": POSITIONS},
-        "file": {"path": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
+        "files": [{"path": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}],
         "megatron_ds_version": content["megatron_ds_version"],
     }
     assert (result["name"], result["num_examples"], result["num_tokens"]) == ("LAMBADA", 3, 12)
