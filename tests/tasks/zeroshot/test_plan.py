@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,15 @@ def test_torchrun_gives_the_numbers_of_one_process(folder: Path, tmp_path: Path)
     (found,), (expected,) = json.loads(output.read_text())["results"], alone["results"]
     assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-6)
     assert found["num_tokens"] == expected["num_tokens"]
+
+
+def test_command_is_checked_before_torch_is_imported(folder: Path) -> None:
+    words = ["--load", str(folder / "run"), "--task", "WIKITEXT103", "--valid-data", str(folder / "wiki")]
+    script = (
+        "import sys\n"
+        "from megatron_ds.cli import evaluate, evaluate_options, evaluate_plan\n"
+        "evaluate_plan.plan_evaluation(evaluate_options.parser().parse_args(sys.argv[1:]), {})\n"
+        "assert 'torch' not in sys.modules"
+    )
+    finished = launch([sys.executable, "-c", script, *words], folder)
+    assert finished.exit_code == 0, finished.output

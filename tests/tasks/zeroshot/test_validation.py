@@ -12,7 +12,7 @@ from benchmarks.tiny_run import Case, TinyRun
 from megatron_ds.cli.evaluate_options import parser
 from megatron_ds.cli.evaluate_plan import plan_evaluation
 from megatron_ds.data import build_run_datasets, samples_needed
-from megatron_ds.errors import ConfigError, DataError, MegatronDsError
+from megatron_ds.errors import CheckpointError, ConfigError, DataError, MegatronDsError
 from megatron_ds.generation.load import load_model
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.tasks.zeroshot.job import EvaluationJob, ValidationTask
@@ -158,3 +158,9 @@ def test_token_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
     prefix = write_corpus(tmp_path / "corpus", last_token=70)
     with pytest.raises(DataError, match="token id 70, outside of the vocabulary of 64"):
         _job(_checkpoint(tmp_path), "--data-path", prefix, "--eval-samples", "1")
+
+
+def test_model_without_a_head_for_tokens_is_refused(tmp_path: Path) -> None:
+    config = ModelConfig(**SIZES, model_type="bert", output_head="classification", num_classes=3)
+    with pytest.raises(CheckpointError, match="has no head for tokens"):
+        _job(random_checkpoint(tmp_path / "run", config), "--eval-samples", "1")
