@@ -33,7 +33,7 @@ BERT = (
     *("--make-vocab-size-divisible-by", "1", "--init-method-std", "0.3"),
 )
 # Task, and the layout (TP, PP, DP) that it is evaluated at.
-LAYOUTS = {"SST-2": (1, 2, 2), "STS-B": (2, 1, 1), "RACE": (1, 2, 1)}
+LAYOUTS = {"SST-2": (1, 1, 2), "STS-B": (2, 1, 1), "RACE": (1, 2, 1)}
 
 
 def _words(rng: random.Random, count: int) -> str:

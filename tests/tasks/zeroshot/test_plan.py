@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from megatron_ds.cli import evaluate
 from megatron_ds.cli.evaluate_options import parser
 from megatron_ds.cli.evaluate_plan import Plan, plan_evaluation
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import CheckpointError, ConfigError, MegatronDsError
+from megatron_ds.mpu import ModelParallelUnit
+from megatron_ds.tasks.zeroshot import run
 from megatron_ds.tasks.zeroshot.job import HarnessTask, TextTask
+from tests.dist.pool import run_ranks
 from tests.generation.checkpoints import random_checkpoint
 from tests.generation.models import POSITIONS, SIZES
-from tests.launch.helpers import launch, torchrun
+from tests.launch.helpers import launch
 
 PASSAGES = ("the cat sat on the mat", "a dog ran to the cat", "one two")
 
@@ -174,15 +179,31 @@ def test_output_that_is_there_is_kept(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out.json").read_text() == "mine"
 
 
-def test_torchrun_gives_the_numbers_of_one_process(folder: Path, tmp_path: Path) -> None:
+def _main_in_rank(words: list[str]) -> tuple[int, int, int]:
+    """The command in a world of ranks that a launcher would have started."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    found = []
+
+    def join(tp_size: int, pp_size: int) -> ModelParallelUnit:
+        found.append(ModelParallelUnit.create(tp_size, pp_size, torch.device("cpu")))
+        return found[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": 1}.items():
+            patch.setenv(name, str(value))
+        patch.setenv("MASTER_ADDR", "localhost")
+        patch.setattr(run, "join", join)
+        patch.setattr(run, "stop_distributed", lambda: None)
+        evaluate.main(words)
+    return found[0].tp_size, found[0].pp_size, found[0].dp_size
+
+
+def test_command_gives_the_numbers_of_one_process_at_a_layout(folder: Path, tmp_path: Path) -> None:
     alone = _evaluate(folder, tmp_path / "alone.json", *WIKITEXT, "--overlapping-eval", "4")
-    output = tmp_path / "two.json"
+    output = tmp_path / "four.json"
     words = ["--load", str(folder / "run"), "--task", "WIKITEXT103", "--valid-data", str(folder / "wiki")]
     words += ["--overlapping-eval", "4", "--output", str(output), "--tensor-model-parallel-size", "2"]
-    finished = launch(torchrun(2, "-m", "megatron_ds", "evaluate", *words), tmp_path)
-    assert finished.exit_code == 0, finished.output
-    assert "TP2 x PP1 x DP1, fp32 on cpu" in finished.output
-    assert finished.output.count("word_perplexity") == 1, "one rank speaks"
+    assert run_ranks(4, _main_in_rank, words=words) == [(2, 1, 2)] * 4
     (found,), (expected,) = json.loads(output.read_text())["results"], alone["results"]
     assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-6)
     assert found["num_tokens"] == expected["num_tokens"]

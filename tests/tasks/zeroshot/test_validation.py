@@ -40,7 +40,7 @@ CASES: Mapping[str, tuple[tuple[str, ...], tuple[int, int, int]]] = {
     ),
     "positions of documents": (("--reset-position-ids", "--eod-id", str(EOD_ID)), (1, 2, 1)),
     "prefix-LM": (("--prefix-lm",), (1, 1, 2)),
-    "BERT": (("--model-type", "bert"), (2, 2, 1)),
+    "BERT": (("--model-type", "bert"), (2, 1, 1)),
 }
 
 
