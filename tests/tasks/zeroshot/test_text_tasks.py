@@ -49,6 +49,7 @@ def test_strict_lambada_scores_all_pieces_of_the_last_word_and_else_the_last_tok
 
 
 def test_word_with_a_wrong_first_piece_is_wrong_in_strict_lambada_only(tmp_path: Path) -> None:
+    """Field report G1."""
     # " go" has three pieces, the first one at place 3.
     model = StubModel(257, wrong=(3,))
     strict = _evaluate(model, _lambada(tmp_path, "you go"))
