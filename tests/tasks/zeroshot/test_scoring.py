@@ -1,4 +1,4 @@
-"""Log-probabilities of targets: those of `transformers`, however long the text, however the model is cut (field report G3)."""
+"""Log-probabilities are those of `transformers`, for texts of any length, at any layout (field report G3)."""
 
 from __future__ import annotations
 
