@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from megatron_ds.cli.errors import report_before_launch
-from megatron_ds.cli.generate_plan import LAYOUT_OPTIONS, TOKENIZER_OPTIONS, Plan, plan_generation
+from megatron_ds.cli.generate_plan import Plan, plan_generation
+from megatron_ds.cli.inference import add_batch_size, add_load_options, add_model_options, refuse_existing
 from megatron_ds.cli.numbers import above_zero, at_least_one, at_least_zero, share
-from megatron_ds.cli.option_flags import ToolParser, add_option
-from megatron_ds.errors import CheckpointError, DataError, MegatronDsError, Problem
+from megatron_ds.cli.option_flags import ToolParser
+from megatron_ds.errors import DataError, MegatronDsError, Problem
 from megatron_ds.generation.options import Completion
 from megatron_ds.generation.texts import new_text
 from megatron_ds.utils.logging import logger
@@ -41,9 +42,8 @@ def main(argv: Sequence[str]) -> None:
         plan = plan_generation(arguments, os.environ)
         output: Path | None = arguments.output
         writes = os.environ.get("RANK", "0") == "0"
-        # A device such as /dev/stdout may be written to again.
-        if output is not None and writes and output.is_file():
-            raise CheckpointError(Problem(f"{output} is there already", advice="give another name, or remove it"))
+        if writes:
+            refuse_existing(output)
     except MegatronDsError as error:
         report_before_launch(error)
     for note in plan.notes:
@@ -98,10 +98,7 @@ def _file_errors(output: Path) -> Iterator[None]:
 def parser() -> ToolParser:
     """The options of the command."""
     command = ToolParser("megatron-ds generate", description=_DESCRIPTION, allow_abbrev=False)
-    command.add_argument("--load", type=Path, required=True, metavar="DIR", help="folder of a run: what --save wrote")
-    command.add_argument(
-        "--load-step", type=at_least_zero, metavar="N", help="load global_step<N> instead of the latest checkpoint"
-    )
+    add_load_options(command)
     prompts = command.add_mutually_exclusive_group(required=True)
     prompts.add_argument("--prompt", nargs="+", metavar="TEXT", help='one or more prompts; "" begins a new document')
     prompts.add_argument(
@@ -119,24 +116,14 @@ def parser() -> ToolParser:
         metavar="N",
         help="new tokens of a text (64, or fewer where the model has learned positions and no more of them are left)",
     )
-    command.add_argument(
-        "--batch-size", type=at_least_one, default=8, metavar="N", help="texts of a replica at the same time (8)"
-    )
+    add_batch_size(command)
     command.add_argument(
         "--allow-special-tokens",
         action="store_true",
         help="give the string of a special token in a prompt its one id; otherwise it is plain text",
     )
     _add_sampling(command.add_argument_group("choice of tokens"))
-    layout = command.add_argument_group("model")
-    layout.add_argument(
-        "--dtype", choices=("fp32", "bf16", "fp16"), help="of weights and computing (that of the training)"
-    )
-    for path in LAYOUT_OPTIONS:
-        add_option(layout, path)
-    tokenizer = command.add_argument_group("tokenizer, where it is not the one that the checkpoint names")
-    for path in TOKENIZER_OPTIONS:
-        add_option(tokenizer, path)
+    add_model_options(command)
     return command
 
 

@@ -5,30 +5,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from megatron_ds.checkpoint import find_checkpoint
+from megatron_ds.cli.inference import (
+    NamedCheckpoint,
+    find_tokenizer,
+    given_layout,
+    output_problems,
+    problems_of_layout,
+    read_checkpoint,
+)
 from megatron_ds.cli.launcher import launch_problems
-from megatron_ds.config.blocks import DataConfig, ModelConfig
-from megatron_ds.config.catalog import all_options
-from megatron_ds.config.layout import layout_problems
+from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.config.resolve import world_size
-from megatron_ds.config.rules.common import PP, TP
-from megatron_ds.config.settings import Given
-from megatron_ds.errors import CheckpointError, ConfigError, MegatronDsError, Problem, Source
+from megatron_ds.errors import CheckpointError, ConfigError, MegatronDsError, Problem
 from megatron_ds.generation.options import Decoding, GenerationJob, Request, Sampling
 from megatron_ds.generation.texts import default_new_tokens, encode_prompts, length_note, length_problems, read_prompts
-from megatron_ds.tokenizers import Tokenizer, build_tokenizer
-
-TOKENIZER_OPTIONS = tuple(
-    f"data.{name}"
-    for name in (
-        *("tokenizer_type", "tokenizer_name_or_path", "tokenizer_model", "vocab_file", "merge_file"),
-        *("vocab_extra_ids", "eod_id"),
-    )
-)
-LAYOUT_OPTIONS = (TP, PP)
+from megatron_ds.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -50,21 +42,6 @@ class Plan:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    """What is read of a checkpoint's manifest."""
-
-    folder: Path
-    model: ModelConfig
-    data: DataConfig
-    precision: str
-
-    @property
-    def label(self) -> str:
-        """Its name in messages."""
-        return f"the checkpoint {self.folder}"
-
-
 def plan_generation(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan:
     """Checks the options, the checkpoint, its tokenizer, the layout and the prompts.
 
@@ -77,13 +54,14 @@ def plan_generation(arguments: argparse.Namespace, environ: Mapping[str, str]) -
     """
     processes, problems = world_size(environ)
     problems += launch_problems(environ)
-    problems += [*_sampling_problems(arguments), *_output_problems(arguments)]
+    problems += _sampling_problems(arguments)
+    problems += output_problems(arguments.output, {"the file with the prompts": arguments.prompts_file})
     try:
-        checkpoint = _read_checkpoint(arguments)
-        layout = {path: _given(arguments, path) for path in LAYOUT_OPTIONS}
-        problems += layout_problems(checkpoint.model, checkpoint.label, layout, processes)
+        checkpoint = read_checkpoint(arguments)
+        _refuse_bidirectional(checkpoint)
+        problems += problems_of_layout(arguments, checkpoint, processes)
         prompts = arguments.prompt or read_prompts(arguments.prompts_file)
-        tokenizer, eod_id = _tokenizer(arguments, checkpoint)
+        tokenizer, eod_id = find_tokenizer(arguments, checkpoint)
         tokens = encode_prompts(prompts, tokenizer, eod_id, allow_special=arguments.allow_special_tokens)
     except MegatronDsError as error:
         if not problems:
@@ -103,9 +81,9 @@ def plan_generation(arguments: argparse.Namespace, environ: Mapping[str, str]) -
 
 
 def _job(
-    arguments: argparse.Namespace, checkpoint: _Checkpoint, prompts: Sequence[tuple[int, ...]], decoding: Decoding
+    arguments: argparse.Namespace, checkpoint: NamedCheckpoint, prompts: Sequence[tuple[int, ...]], decoding: Decoding
 ) -> GenerationJob:
-    tp_size, pp_size = (_given(arguments, path).value for path in LAYOUT_OPTIONS)
+    tp_size, pp_size = (size.value for size in given_layout(arguments).values())
     return GenerationJob(
         checkpoint=checkpoint.folder,
         precision=arguments.dtype or checkpoint.precision,
@@ -134,74 +112,13 @@ def _notes(
     return notes
 
 
-def _given(arguments: argparse.Namespace, path: str) -> Given:
-    option = all_options()[path]
-    value = getattr(arguments, option.name)
-    return Given(option.default, "default") if value is None else Given(value, option.flag)
-
-
-def _read_checkpoint(arguments: argparse.Namespace) -> _Checkpoint:
-    """The manifest's model and options.
-
-    Raises:
-        CheckpointError: there is no such checkpoint, or it is of no model that this version knows, or that can write.
-    """
-    found = find_checkpoint(arguments.load, arguments.load_step)
-    manifest, folder = found.manifest, found.folder / found.tag
-    label = f"the checkpoint {folder}"
-    options = manifest.options.get("data", {})
-    try:
-        model = ModelConfig(**manifest.model)
-        # Options of other versions don't concern the tokenizer.
-        data = DataConfig(**{name: options[name] for name in DataConfig.model_fields if name in options})
-    except (ValueError, TypeError) as error:
-        message = f"the manifest of {label} describes no model that this version knows: {error}"
-        raise CheckpointError(Problem(message, advice="use the version that saved it")) from error
+def _refuse_bidirectional(checkpoint: NamedCheckpoint) -> None:
+    model, label = checkpoint.model, checkpoint.label
     if model.is_bidirectional:
         message = (
             f"{label} is a {model.model_type.upper()}: its tokens see those after them, so it can't go on with a text"
         )
         raise CheckpointError(Problem(message, advice="load the checkpoint of a GPT"))
-    return _Checkpoint(folder, model, data, manifest.layout.precision)
-
-
-def _tokenizer(arguments: argparse.Namespace, checkpoint: _Checkpoint) -> tuple[Tokenizer, int | None]:
-    """The tokenizer that the flags or the checkpoint name, and the id that ends a document.
-
-    Raises:
-        MegatronDsError: there is none, its files are not there, or it has more ids than the model.
-    """
-    given: dict[str, Any] = {
-        name: value
-        for name in (path.partition(".")[2] for path in TOKENIZER_OPTIONS)
-        if (value := getattr(arguments, name)) is not None
-    }
-    data, vocab_size = checkpoint.data.model_copy(update=given), checkpoint.model.vocab_size
-    if data.tokenizer_type is None:
-        advice = "give --tokenizer-type and its files, those that the data was preprocessed with"
-        raise ConfigError(Problem(f"{checkpoint.label} names no tokenizer", advice=advice))
-    tokenizer = build_tokenizer(data, vocab_size=vocab_size)
-    if vocab_size is None or tokenizer.vocab_size > vocab_size:
-        raise ConfigError(
-            Problem(
-                f"the tokenizer has {tokenizer.vocab_size} ids, and the model {vocab_size}: it is not the model's",
-                (
-                    Source(
-                        "tokenizer_type",
-                        data.tokenizer_type,
-                        "--tokenizer-type" if "tokenizer_type" in given else checkpoint.label,
-                    ),
-                    Source("vocab_size", str(vocab_size), checkpoint.label),
-                ),
-                "give the tokenizer that the data was preprocessed with",
-            )
-        )
-    eod_id = data.eod_id if "eod_id" in given or tokenizer.eod_id is None else tokenizer.eod_id
-    if eod_id is not None and eod_id >= vocab_size:
-        source = Source("eod_id", str(eod_id), "--eod-id" if "eod_id" in given else checkpoint.label)
-        message = f"eod_id {eod_id} is outside of the vocabulary of {vocab_size} ids"
-        raise ConfigError(Problem(message, (source,), f"use an id below {vocab_size}"))
-    return tokenizer, eod_id
 
 
 def _sampling(arguments: argparse.Namespace) -> Sampling | None:
@@ -227,15 +144,3 @@ def _sampling_problems(arguments: argparse.Namespace) -> list[Problem]:
         for flag, is_given in drawn.items()
         if is_given and not is_sampling
     ]
-
-
-def _output_problems(arguments: argparse.Namespace) -> list[Problem]:
-    output: Path | None = arguments.output
-    if output is None:
-        return []
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        what = "is a folder" if output.is_dir() else "can't be written: its folder does not exist"
-        return [Problem(f"--output {output} {what}", advice="give the name of a file in a folder that exists")]
-    if arguments.prompts_file is not None and output.resolve() == arguments.prompts_file.resolve():
-        return [Problem(f"--output {output} is the file with the prompts", advice="give another name")]
-    return []

@@ -41,12 +41,19 @@ def _generate(argv: Sequence[str]) -> None:
     generate.main(argv)
 
 
+def _evaluate(argv: Sequence[str]) -> None:
+    from megatron_ds.cli import evaluate
+
+    evaluate.main(argv)
+
+
 _COMMANDS: dict[str, tuple[Callable[[Sequence[str]], None], str]] = {
     "preprocess": (_preprocess, "turn texts into token files for training"),
     "merge-data": (_merge_data, "join token files into one pair"),
     "data": (_data, "inspect token files, show a step's samples, build sample indices"),
     "checkpoint": (_checkpoint, "inspect, verify, compare, merge and convert checkpoints"),
     "generate": (_generate, "go on with prompts, with a checkpoint's model"),
+    "evaluate": (_evaluate, "score a checkpoint's model: LAMBADA, WikiText-103, validation sets, lm-eval tasks"),
 }
 
 

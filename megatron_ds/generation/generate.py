@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -11,7 +11,12 @@ from megatron_ds.generation.options import Completion, Decoding, Request
 from megatron_ds.generation.sampling import TokenChooser
 
 
-def generate(model: InferenceModel, requests: Sequence[Request], decoding: Decoding) -> list[Completion]:
+def generate(
+    model: InferenceModel,
+    requests: Sequence[Request],
+    decoding: Decoding,
+    is_done: Callable[[Sequence[int]], bool] = lambda _: False,
+) -> list[Completion]:
     """Goes on with some texts at the same time. Every rank of the model must call, with the same arguments.
 
     Each text is what it would be alone: shorter rows are filled up at their right end, which no token sees.
@@ -20,6 +25,7 @@ def generate(model: InferenceModel, requests: Sequence[Request], decoding: Decod
         model: the model.
         requests: the texts.
         decoding: how they go on.
+        is_done: whether these new tokens of a text are enough of it.
 
     Returns:
         What each request came to, in their order, on every rank.
@@ -34,11 +40,14 @@ def generate(model: InferenceModel, requests: Sequence[Request], decoding: Decod
         chosen = _next_tokens(model, chooser, going_on, [rows[row] for row in going_on], prompt_lengths)
         for row, token in zip(going_on, chosen, strict=True):
             rows[row].append(token)
-        going_on = [row for row in going_on if rows[row][-1] != decoding.eod_id]
-    ended = set(range(len(rows))) - set(going_on)
+        going_on = [
+            row
+            for row in going_on
+            if rows[row][-1] != decoding.eod_id and not is_done(rows[row][len(requests[row].tokens) :])
+        ]
     return [
-        Completion(request, tuple(tokens[len(request.tokens) :]), is_ended=row in ended)
-        for row, (request, tokens) in enumerate(zip(requests, rows, strict=True))
+        Completion(request, tuple(tokens[len(request.tokens) :]), is_ended=tokens[-1] == decoding.eod_id)
+        for request, tokens in zip(requests, rows, strict=True)
     ]
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 
-from megatron_ds.checkpoint.reader import open_checkpoint
-from megatron_ds.engine.distributed import local_device, start_processes, stop_distributed
+from megatron_ds.engine.distributed import stop_distributed
 from megatron_ds.generation.generate import generate
 from megatron_ds.generation.inference_model import InferenceModel
-from megatron_ds.generation.options import Completion, GenerationJob, Request
-from megatron_ds.models.dtypes import COMPUTE_DTYPES
+from megatron_ds.generation.load import join, load_model
+from megatron_ds.generation.options import Completion, Decoding, GenerationJob, Request
 from megatron_ds.mpu import ModelParallelUnit
-from megatron_ds.utils.logging import logger
-
-# Longer than ranks differ in reading their parts of large weights from a busy file system.
-_TIMEOUT_MINUTES = 30.0
 
 
 def run_job(job: GenerationJob, show: Callable[[Completion], None]) -> None:
@@ -34,34 +25,35 @@ def run_job(job: GenerationJob, show: Callable[[Completion], None]) -> None:
         CheckpointError: the checkpoint can't be read.
         TrainingError: the processes can't meet.
     """
-    start = time.perf_counter()
-    mpu = _join(job.tp_size, job.pp_size)
-    reader = open_checkpoint(job.checkpoint)
-    model = InferenceModel(reader.model, mpu, COMPUTE_DTYPES[job.precision])
-    model.load(lambda name, spec: reader.shard(name, "weights", spec, mpu.tp_rank, mpu.tp_size))
-    layout = f"TP{mpu.tp_size} x PP{mpu.pp_size} x DP{mpu.dp_size}"
-    logger.info("%s, %s on %s; loaded in %.1f s", layout, job.precision, mpu.device.type, time.perf_counter() - start)
-    for completion in completions(model, job):
+    mpu = join(job.tp_size, job.pp_size)
+    model = load_model(job.checkpoint, job.precision, mpu)
+    for completion in completions(model, job.requests, job.decoding, job.batch_size):
         if mpu.global_rank == 0:
             show(completion)
     stop_distributed()
 
 
-def completions(model: InferenceModel, job: GenerationJob) -> Iterator[Completion]:
+def completions(
+    model: InferenceModel,
+    requests: Sequence[Request],
+    decoding: Decoding,
+    batch_size: int,
+    is_done: Callable[[Sequence[int]], bool] = lambda _: False,
+) -> Iterator[Completion]:
     """All texts in the order of the requests, on every rank: each replica of the model makes its share of a round.
 
     Args:
         model: this rank's part of a replica.
-        job: what to do.
+        requests: the texts.
+        decoding: how they go on.
+        batch_size: texts that a replica goes on with at the same time.
+        is_done: see `generate`.
     """
-    mpu, size = model.mpu, job.batch_size
-    for first in range(0, len(job.requests), size * mpu.dp_size):
-        own = first + mpu.dp_rank * size
-        yield from _of_all_replicas(_batch(model, job.requests[own : own + size], job), mpu)
-
-
-def _batch(model: InferenceModel, requests: Sequence[Request], job: GenerationJob) -> list[Completion]:
-    return generate(model, requests, job.decoding) if requests else []
+    mpu = model.mpu
+    for first in range(0, len(requests), batch_size * mpu.dp_size):
+        start = first + mpu.dp_rank * batch_size
+        own = requests[start : start + batch_size]
+        yield from _of_all_replicas(generate(model, own, decoding, is_done) if own else [], mpu)
 
 
 def _of_all_replicas(own: list[Completion], mpu: ModelParallelUnit) -> list[Completion]:
@@ -70,14 +62,3 @@ def _of_all_replicas(own: list[Completion], mpu: ModelParallelUnit) -> list[Comp
     shares: list[list[Completion]] = [[] for _ in range(mpu.dp_size)]
     dist.all_gather_object(shares, own, group=mpu.dp_group)
     return [completion for share in shares for completion in share]
-
-
-def _join(tp_size: int, pp_size: int) -> ModelParallelUnit:
-    """This process's place; alone, it needs no process group."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
-        device = local_device()
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        return ModelParallelUnit.offline(device=device)
-    joined = start_processes(_TIMEOUT_MINUTES)
-    return ModelParallelUnit.create(tp_size, pp_size, joined.device, timedelta(minutes=_TIMEOUT_MINUTES))

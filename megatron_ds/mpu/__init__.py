@@ -1,5 +1,6 @@
 """Tensor, pipeline and data parallelism: places, groups, and the layers that are cut over them."""
 
+from megatron_ds.mpu.argmax import vocab_parallel_argmax
 from megatron_ds.mpu.cross_entropy import vocab_parallel_cross_entropy
 from megatron_ds.mpu.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from megatron_ds.mpu.mappings import (
@@ -35,5 +36,6 @@ __all__ = [
     "set_shard_spec",
     "shard_spec",
     "shared_weight",
+    "vocab_parallel_argmax",
     "vocab_parallel_cross_entropy",
 ]

@@ -32,14 +32,25 @@ def rank_batches(
         mpu: where this rank sits.
         consumed_samples: samples that all ranks together have used before.
     """
-    vocab_size = run.model.vocab_size
-    if run.model.model_type == "bert":
-        return _batches(run, dataset, mpu, consumed_samples, partial(make_bert_batch, vocab_size=vocab_size))
-    collate = partial(make_batch, vocab_size=vocab_size, boundaries=DocumentBoundaries.of(run.data))
-    steps = _batches(run, dataset, mpu, consumed_samples, collate)
+    steps = _batches(run, dataset, mpu, consumed_samples, _collate(run))
     if not run.model.prefix_lm:
         return steps
     return _with_prefixes(run, steps, mpu, consumed_samples)
+
+
+def numbered_batch(run: RunConfig, dataset: DatasetOf[Any], samples: Sequence[int]) -> TrainingBatch:
+    """One batch of the samples with these numbers, as `rank_batches` makes them."""
+    batch: TrainingBatch = _collate(run)([dataset[sample] for sample in samples])
+    return (
+        with_prefixes(batch, samples, run.training.seed) if isinstance(batch, Batch) and run.model.prefix_lm else batch
+    )
+
+
+def _collate(run: RunConfig) -> Callable[[Sequence[Any]], Any]:
+    vocab_size = run.model.vocab_size
+    if run.model.model_type == "bert":
+        return partial(make_bert_batch, vocab_size=vocab_size)
+    return partial(make_batch, vocab_size=vocab_size, boundaries=DocumentBoundaries.of(run.data))
 
 
 def _batches(

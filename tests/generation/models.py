@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from megatron_ds.checkpoint.weights import model_specs
@@ -168,8 +169,8 @@ def model_at(
     tp: int, pp: int, config: ModelConfig, weights: Weights, dtype: torch.dtype = torch.float32
 ) -> InferenceModel:
     """This rank's part of a model."""
-    alone = tp * pp == 1
-    mpu = ModelParallelUnit.offline() if alone else ModelParallelUnit.create(tp, pp, torch.device("cpu"))
+    device = torch.device("cpu")
+    mpu = ModelParallelUnit.create(tp, pp, device) if dist.is_initialized() else ModelParallelUnit.offline()
     assert (mpu.tp_size, mpu.pp_size) == (tp, pp)
     model = InferenceModel(config, mpu, dtype)
     model.load(lambda name, spec: spec.shard(weights[name], mpu.tp_rank, tp))

@@ -13,7 +13,7 @@ from megatron_ds.cli import generate
 from megatron_ds.config.blocks import ModelConfig
 from megatron_ds.errors import DataError
 from megatron_ds.generation.inference_model import InferenceModel
-from megatron_ds.generation.options import GenerationJob, Request
+from megatron_ds.generation.options import Request
 from megatron_ds.generation.run import completions
 from megatron_ds.mpu import ModelParallelUnit
 from tests.dist.pool import run_ranks
@@ -107,8 +107,7 @@ def _replica(tp: int, config: ModelConfig, weights: Weights, batch_size: int) ->
     model = InferenceModel(config, mpu, torch.float32)
     model.load(lambda name, spec: spec.shard(weights[name], mpu.tp_rank, tp))
     requests = tuple(Request(tokens, number) for number, tokens in enumerate(PROMPTS * 2))
-    job = GenerationJob(Path(), "fp32", tp, 1, requests[:5], greedy(), batch_size)
-    return [each.tokens for each in completions(model, job)], mpu.dp_size
+    return [each.tokens for each in completions(model, requests[:5], greedy(), batch_size)], mpu.dp_size
 
 
 @pytest.mark.parametrize(("tp", "batch_size"), [(1, 1), (1, 4), (2, 2)])
