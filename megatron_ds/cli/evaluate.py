@@ -14,6 +14,7 @@ from megatron_ds.cli.errors import report_before_launch
 from megatron_ds.cli.evaluate_options import parser
 from megatron_ds.cli.evaluate_plan import plan_evaluation
 from megatron_ds.cli.inference import refuse_existing
+from megatron_ds.cli.other_flags import refuse_other_flags
 from megatron_ds.cli.task_progress import task_progress
 from megatron_ds.errors import DataError, MegatronDsError, Problem
 from megatron_ds.tasks.zeroshot.results import TaskResult, table
@@ -31,7 +32,9 @@ def main(argv: Sequence[str]) -> None:
         SystemExit: after ``--help``, or for what was wrong before the start.
     """
     try:
-        arguments = parser().parse_args(argv)
+        command = parser()
+        refuse_other_flags(command, argv)
+        arguments = command.parse_args(argv)
         plan = plan_evaluation(arguments, os.environ)
         output: Path | None = arguments.output
         speaks = os.environ.get("RANK", "0") == "0"

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from megatron_ds.cli.evaluate_options import parser as evaluate_parser
 from megatron_ds.cli.preprocess import preprocess_parser
-from megatron_ds.config.migration import PREPROCESS, RUN_TOPICS
+from megatron_ds.config.migration import RUN_TOPICS, TOOL_TOPICS
 from megatron_ds.config.migration.entries import Topic, entries_of
 from megatron_ds.config.migration.verdicts import name_in_a_run, verdict
 
@@ -121,7 +122,9 @@ def migration_page() -> str:
 
 def _lines() -> Iterator[str]:
     sections = [(topic.title, list(_rows(topic, name_in_a_run))) for topic in RUN_TOPICS]
-    sections.append((PREPROCESS.title, list(_rows(PREPROCESS, _name_in(preprocess_parser())))))
+    for parser in (preprocess_parser(), evaluate_parser()):
+        topic = TOOL_TOPICS[parser.prog]
+        sections.append((topic.title, list(_rows(topic, _name_in(parser)))))
     yield _INTRODUCTION
     yield from _table(("theirs", "ours"), _PROGRAMS)
     yield _FLAGS.format(counts=_counts(row for _, rows in sections for row in rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from megatron_ds.cli.evaluate_options import parser as evaluate_parser
 from megatron_ds.cli.other_flags import refuse_other_flags
 from megatron_ds.cli.preprocess import preprocess_parser
 from megatron_ds.config import ResolvedRun, collect
@@ -64,6 +65,35 @@ def test_line_of_an_evaluation_names_the_command_for_it():
     for part in ("task is one of", "--strict-lambada"):
         (problem,) = [problem for problem in problems if part in problem.message]
         assert "`megatron-ds evaluate --load DIR --task" in problem.advice
+
+
+def test_line_of_an_evaluation_tells_the_command_for_it_all_that_it_does_not_need():
+    parser = evaluate_parser()
+    with pytest.raises(ConfigError) as error:
+        refuse_other_flags(parser, LAMBADA)
+    refused = [problem.message.split()[0] for problem in error.value.problems]
+    assert refused == [
+        *("--num-layers", "--hidden-size", "--num-attention-heads", "--checkpoint-activations"),
+        *("--max-position-embeddings", "--log-interval", "--fp16", "--no-load-optim", "--no-load-rng"),
+    ]
+    assert {problem.advice.split(":")[0] for problem in error.value.problems} == {
+        "leave it out",
+        "give --dtype, where it is not that of the training",
+    }
+
+
+def test_line_of_an_evaluation_as_advised_is_understood():
+    parser, words = evaluate_parser(), []
+    with pytest.raises(ConfigError) as error:
+        refuse_other_flags(parser, LAMBADA)
+    refused = {problem.message.split()[0] for problem in error.value.problems}
+    for word in LAMBADA:
+        if word.startswith("--"):
+            kept = word not in refused
+        words += [word] if kept else []
+    refuse_other_flags(parser, words)
+    arguments = parser.parse_args(words)
+    assert arguments.task == ["LAMBADA"] and arguments.strict_lambada and arguments.batch_size == 8
 
 
 def test_line_of_preprocess_data_is_understood_as_it_comes():

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from megatron_ds.cli.evaluate_options import parser as evaluate_parser
 from megatron_ds.cli.migration_page import migration_page
 from megatron_ds.cli.preprocess import main as preprocess
 from megatron_ds.cli.preprocess import preprocess_parser
 from megatron_ds.config.catalog import all_options
 from megatron_ds.config.flags import parse_command_line
-from megatron_ds.config.migration import PREPROCESS, RUN_TOPICS, VALUES
+from megatron_ds.config.migration import RUN_TOPICS, TOOL_TOPICS, VALUES, tool_advice
 from megatron_ds.config.migration.entries import Entry, Names, Topic, entries_of, key_of
 from megatron_ds.config.migration.verdicts import Verdict, name_in_a_run, verdict
 from megatron_ds.errors import ConfigError
@@ -51,7 +52,7 @@ def test_table_has_each_name_once():
     assert twice == []
 
 
-@pytest.mark.parametrize("topic", [*RUN_TOPICS, PREPROCESS], ids=lambda topic: topic.title)
+@pytest.mark.parametrize("topic", [*RUN_TOPICS, *TOOL_TOPICS.values()], ids=lambda topic: topic.title)
 def test_notes_and_clashes_of_a_topic_are_about_its_flags(topic):
     assert {*topic.notes, *topic.clashes} <= {entry.flag for entry in entries_of(topic)}
 
@@ -122,10 +123,12 @@ def test_accepted_flag_that_is_no_option_is_an_error_of_the_table():
         verdict(topic, next(entries_of(topic)), name_in_a_run)
 
 
-def test_every_flag_of_preprocess_data_is_an_option_of_preprocess_or_refused():
-    accepted = {name for action in preprocess_parser()._actions for name in action.option_strings}
-    for entry in entries_of(PREPROCESS):
-        assert (_dashed(entry) in accepted) == (entry.advice is None), entry.flag
+@pytest.mark.parametrize("parser", [preprocess_parser(), evaluate_parser()], ids=lambda parser: parser.prog)
+def test_every_flag_of_a_tool_is_an_option_of_ours_or_has_advice(parser):
+    accepted = {name for action in parser._actions for name in action.option_strings}
+    for entry in entries_of(TOOL_TOPICS[parser.prog]):
+        assert (_dashed(entry) in accepted) == (entry.advice is None and entry.now is None), entry.flag
+        assert (tool_advice(parser.prog, entry.flag) is None) == (_dashed(entry) in accepted), entry.flag
 
 
 def test_preprocess_with_flags_of_forks_names_all_of_them():

@@ -15,7 +15,7 @@ from megatron_ds.config.migration.elsewhere import EXPERTS, OTHER_MODELS
 from megatron_ds.config.migration.entries import Entry, Topic, entries_of, key_of
 from megatron_ds.config.migration.model import KERNELS, MODEL
 from megatron_ds.config.migration.parallel import DEEPSPEED, MEMORY, PARALLEL
-from megatron_ds.config.migration.tools import EVALUATION, FINETUNING, PREPROCESS, VALUES
+from megatron_ds.config.migration.tools import EVALUATE, EVALUATION, FINETUNING, PREPROCESS, TOLD_BY_CHECKPOINT, VALUES
 from megatron_ds.config.migration.training import BATCHES, LEARNING_RATE, PRECISION
 
 # Flags of a run. A tool has flags of its own, which may mean something else.
@@ -24,9 +24,12 @@ RUN_TOPICS: tuple[Topic, ...] = (
     *(FINETUNING, EVALUATION, KERNELS, EXPERTS, OTHER_MODELS),
 )
 
+# Flags of the forks' programs by the tool that takes their place, as its parser calls it.
+TOOL_TOPICS: Mapping[str, Topic] = {"megatron-ds preprocess": PREPROCESS, "megatron-ds evaluate": EVALUATE}
+
 __all__ = [
-    "PREPROCESS",
     "RUN_TOPICS",
+    "TOOL_TOPICS",
     "advice_for",
     "clash_advice",
     "other_names",
@@ -87,15 +90,26 @@ def value_advice(path: str, value: object) -> str | None:
     return VALUES.get(path, {}).get(value) if isinstance(value, str) else None
 
 
-def tool_advice(topic: Topic, flag: str) -> str | None:
-    """What to do instead of giving a flag to a tool.
+def tool_advice(tool: str, flag: str) -> str | None:
+    """What to do instead of giving a flag to a tool; None when nobody has such a flag.
 
     Args:
-        topic: the flags of the tool, such as `PREPROCESS`.
+        tool: what its parser calls it.
         flag: the flag.
     """
-    found = (entry.advice for entry in entries_of(topic) if key_of(entry.flag) == key_of(flag))
-    return next(found, None)
+    for entry in entries_of(TOOL_TOPICS[tool]):
+        if key_of(entry.flag) == key_of(flag) and entry.now is not None:
+            return f"here it is --{entry.now.replace('_', '-')}"
+        if key_of(entry.flag) == key_of(flag):
+            return entry.advice
+    if TOOL_TOPICS[tool] is EVALUATE:
+        return TOLD_BY_CHECKPOINT if _is_flag_of_a_run(flag) else advice_for(flag)
+    return None
+
+
+def _is_flag_of_a_run(flag: str) -> bool:
+    accepted = (entry.flag for topic in RUN_TOPICS for entry in entries_of(topic) if entry.advice is None)
+    return any(key_of(each) == key_of(flag) for each in accepted)
 
 
 def other_names() -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from megatron_ds.config.migration.entries import Names, Refused, Topic
+from megatron_ds.config.migration.entries import Names, Refused, Renamed, Topic
 
 FINETUNING = Topic(
     "Finetuning: tasks/main.py",
@@ -60,6 +60,39 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "optimizer.lr_decay_style": {"inverse-square-root": "not supported: use constant, linear or cosine"},
     "data.tokenizer_type": {"HFAutoTokenizer": "use HFTokenizer"},
 }
+
+# Flags of the same programs for `megatron-ds evaluate`, which has a parser of its own. Flags of a run are not listed:
+# `TOLD_BY_CHECKPOINT` is what is said of them.
+EVALUATE = Topic(
+    "megatron-ds evaluate",
+    accepted=Names(
+        both="--task --load --valid-data --strict-lambada --overlapping-eval --seq-length --batch-size "
+        "--tokenizer-type --vocab-file --merge-file --tensor-model-parallel-size --pipeline-model-parallel-size",
+        bloom="--tokenizer-name-or-path",
+        microsoft="--tokenizer-model --num_fewshot",
+    ),
+    renamed=(
+        Renamed("batch_size", Names(both="--micro-batch-size")),
+        Renamed("output", Names(both="--results_path")),
+    ),
+    refused=(
+        Refused("give --task lm_eval:NAME …, for tasks of lm-eval-harness", Names(both="--task_list")),
+        Refused("give --dtype, where it is not that of the training", Names(both="--fp16 --bf16 --eval_fp32")),
+        Refused(
+            "leave it out: there is no such choice",
+            Names(both="--adaptive_seq_len", bloom="--micro_bs_multiplier --intermed_results --bootstrap_iters"),
+        ),
+    ),
+    notes={
+        "--task": "LAMBADA and WIKITEXT103; VALIDATION for a run's own sets; lm_eval:NAME for lm-eval-harness",
+        "--seq-length": "default: that of the training",
+        "--batch-size": "texts of a replica at the same time",
+        "--tokenizer-type": "default: the tokenizer that the checkpoint names",
+        "--tensor-model-parallel-size": "need not be that of the training; processes beyond TP x PP are replicas",
+        "--strict-lambada": "the whole last word by its pieces, as in the forks",
+    },
+)
+TOLD_BY_CHECKPOINT = "leave it out: the checkpoint tells what its model is, and nothing is trained"
 
 # Flags of tools/preprocess_data.py for `megatron-ds preprocess`, which has a parser of its own.
 PREPROCESS = Topic(
