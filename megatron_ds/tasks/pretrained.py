@@ -19,6 +19,8 @@ from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.utils.text import counted
 
 _OPTION = "--pretrained-checkpoint"
+# What a task has learned to score says nothing of another one, even where their classes are as many.
+_HEAD_OF_A_TASK = "classification_head."
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,12 @@ class BodyMatch:
             model: the one to be finetuned, with its vocabulary size known.
             pretrained: the one that it begins with.
         """
-        ours, theirs = model_specs(model), pretrained.weights.specs
+        ours = model_specs(model)
+        theirs = {name for name in pretrained.weights.specs if not name.startswith(_HEAD_OF_A_TASK)}
         return cls(
             taken=tuple(name for name in ours if name in theirs),
             new=tuple(name for name in ours if name not in theirs),
-            unused=tuple(name for name in theirs if name not in ours),
+            unused=tuple(name for name in pretrained.weights.specs if name not in theirs or name not in ours),
         )
 
     def load(self, engine: TrainEngine, pretrained: PretrainedModel) -> list[str]:
