@@ -22,6 +22,8 @@ Points = Sequence[tuple[int, float]]
 _BRAILLE = 0x2800
 _DOT_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _VALIDATION = "●"
+# The one that is drawn, the first that a run has.
+_LOSSES = ("lm_loss", "classification_loss", "regression_loss")
 _LEVEL = "╌"
 
 
@@ -196,11 +198,17 @@ def _finite(points: Points) -> list[tuple[int, float]]:
 def losses_of(records: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
     """The training points and the validation points among the records of a metrics.jsonl.
 
-    Of a validation split with several sets, the first one's points are taken.
+    Of a validation split with several sets, the first one's points are taken; of several losses, the language model's.
     """
-    training = [(record["step"], record["lm_loss"]) for record in records if record.get("lm_loss") is not None]
+    steps = [record for record in records if "split" not in record]
+    name = next((name for name in _LOSSES if any(record.get(name) is not None for record in steps)), _LOSSES[0])
+    training = [(record["step"], record[name]) for record in steps if record.get(name) is not None]
     valid = [record for record in records if record.get("split") == "valid" and record.get("loss") is not None]
-    return training, [(record["step"], record["loss"]) for record in valid if record["set"] == valid[0]["set"]]
+    # An evaluation with one loss has it under "loss" alone.
+    validation = [
+        (record["step"], record.get(name, record["loss"])) for record in valid if record["set"] == valid[0]["set"]
+    ]
+    return training, [(step, loss) for step, loss in validation if loss is not None]
 
 
 def plot_file(path: Path, *, levels: Mapping[str, float] | None = None, width: int = 72, height: int = 16) -> str:

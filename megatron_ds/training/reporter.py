@@ -36,7 +36,8 @@ class Reporter:
         if rank == 0 and run.checkpoint.save is not None:
             self._writer = MetricsWriter(Path(run.checkpoint.save), resume_step=progress.step)
         assert run.model.vocab_size is not None
-        self._flops = model_flops_per_step(run.model, run.global_batch_size, run.model.vocab_size)
+        self._sequences = run.global_batch_size * run.task.sequences_per_sample
+        self._flops = model_flops_per_step(run.model, self._sequences, run.model.vocab_size)
         on_cuda = device.type == "cuda"
         name = torch.cuda.get_device_name(device) if on_cuda else "cpu"
         self._peak_flops = peak_flops(name, run.training.precision)
@@ -59,7 +60,7 @@ class Reporter:
             name: float(loss) for name, loss in result.losses.items()
         }  # waits for the device, so the time is the steps' own
         seconds = (time.perf_counter() - self._last_time) / self._timed_steps
-        tokens = run.global_batch_size * run.model.seq_length
+        tokens = self._sequences * run.model.seq_length
         speed = throughput(
             tokens=tokens,
             model_flops=self._flops,
@@ -70,7 +71,7 @@ class Reporter:
         metrics = StepMetrics(
             step=progress.step,
             consumed_samples=progress.consumed_samples,
-            consumed_tokens=progress.consumed_samples * run.model.seq_length,
+            consumed_tokens=progress.consumed_samples * run.task.sequences_per_sample * run.model.seq_length,
             losses=losses,
             grad_norm=result.grad_norm,
             learning_rate=result.learning_rate,

@@ -36,3 +36,8 @@ class TaskConfig(OptionBlock):
     packing: bool = option(
         True, "SFT: puts several short examples into one sequence, whose tokens see their own example only."
     )
+
+    @property
+    def sequences_per_sample(self) -> int:
+        """Sequences that the model reads for one sample: RACE's has one for each of its four choices."""
+        return 4 if self.task == "RACE" else 1
