@@ -23,6 +23,7 @@ torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 # end the server.
 for _module in (
     *("megatron_ds.engine.build", "megatron_ds.models", "megatron_ds.data", "megatron_ds.training"),
+    *("megatron_ds.cli.finetune_plan", "sklearn.metrics", "scipy.stats"),
     *("benchmarks.levers", "benchmarks.parity", "benchmarks.relayout", "benchmarks.resume", "benchmarks.tiny_run"),
 ):
     with contextlib.suppress(Exception):

