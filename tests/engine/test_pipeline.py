@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tiny_run import SEQ_LENGTH, VOCAB_SIZE, Case, Outcome, TinyRun, run_case, run_plain_pytorch
+from benchmarks.tiny_run import MODELS, SEQ_LENGTH, VOCAB_SIZE, Case, Outcome, TinyRun, run_case, run_plain_pytorch
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data.batch import Batch
 from megatron_ds.engine.pipeline import PipelineTrainEngine
@@ -108,10 +108,14 @@ def _train_with_evaluations(case: Case, eval_micro_batch_size: int | None) -> tu
     return [float(result.loss) for result in results], [result.grad_norm for result in results]
 
 
-@pytest.mark.parametrize("layout", [(1, 2, 1), (2, 1, 1)])
-def test_evaluation_with_another_batch_size_leaves_training_alone(layout: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("layout", "model"), [((1, 2, 1), ()), ((2, 1, 1), ()), ((1, 2, 1), MODELS["BERT"])], ids=["PP2", "TP2", "BERT PP2"]
+)
+def test_evaluation_with_another_batch_size_leaves_training_alone(
+    layout: tuple[int, int, int], model: tuple[str, ...]
+) -> None:
     """P12, G6."""
-    case = Case(*layout, zero=1, micro_batch_size=2, dropout=0.1)
+    case = Case(*layout, zero=1, micro_batch_size=2, dropout=0.1, more=model)
     without = run_ranks(2, _train_with_evaluations, case=case, eval_micro_batch_size=None)
     for size in (1, 4):
         assert run_ranks(2, _train_with_evaluations, case=case, eval_micro_batch_size=size) == without

@@ -1,4 +1,4 @@
-"""pretrain_bert.py from texts to a checkpoint: alone, and as a pipeline (field report P19)."""
+"""pretrain_bert.py from texts to a checkpoint: alone, and as a pipeline (field reports P19, D22)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ def flags(tmp_path: Path) -> list[str]:
     ]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     tokenizer = ["--tokenizer-type", "BertWordPieceLowerCase", "--vocab-file", str(vocabulary)]
-    words = ["--input", str(tmp_path / "texts.jsonl"), "--output-prefix", str(tmp_path / "tiny"), "--split-sentences"]
-    preprocess([*words, *tokenizer])
-    return [*tiny_run(str(tmp_path / "tiny_text_sentence"), vocab_size=None), *tokenizer]
+    blend = []
+    for name in ("tiny", "other"):
+        words = ["--input", str(tmp_path / "texts.jsonl"), "--output-prefix", str(tmp_path / name), "--split-sentences"]
+        preprocess([*words, *tokenizer])
+        blend += ["0.5", str(tmp_path / f"{name}_text_sentence")]
+    return [*tiny_run("", **{"data-path": None}, vocab_size=None), *tokenizer, "--data-path", *blend]
 
 
 def _losses(save: Path) -> list[float]:
@@ -47,6 +50,7 @@ def test_bert_trains_alike_alone_and_as_a_pipeline(flags: list[str], tmp_path: P
     assert cut.exit_code == 0, cut.output
     assert "TP1 x PP2 x DP1, ZeRO-1, fp32 on 2 processes" in cut.output
     assert "| sop_loss " in cut.output
+    assert "50.00%" in alone.output  # each half of the blend
     expected = _losses(tmp_path / "alone")
     assert len(expected) == 8
     assert _losses(tmp_path / "cut") == pytest.approx(expected, rel=1e-5)
