@@ -154,7 +154,8 @@ def plan_of(flags: list[str]) -> Plan:
     """What finetune.py makes of its command line in this world of ranks."""
     size = dist.get_world_size() if dist.is_initialized() else 1
     places = {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-    return plan_finetuning(flags, {"WORLD_SIZE": str(size), "DS_ACCELERATOR": "cpu", **places})
+    device = {"DS_ACCELERATOR": "cpu"} if not dist.is_initialized() or local_device().type == "cpu" else {}
+    return plan_finetuning(flags, {"WORLD_SIZE": str(size), **device, **places})
 
 
 def finetune(flags: list[str]) -> Outcome:

@@ -55,7 +55,7 @@ MODEL = Topic(
             Names(microsoft="--embedding-weights-in-fp32"),
         ),
         Refused(
-            "leave it out: initial weights are the same on every device and at every layout",
+            "leave it out: initial weights are drawn on the device, the same at every layout",
             Names(
                 both="--use-cpu-initialization --lazy-mpu-init",
                 microsoft="--no-initialization --data-parallel-random-init",
