@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, find_checkpoint, training_order_problems
-from megatron_ds.checkpoint.find import model_mismatches
+from megatron_ds.checkpoint.find import model_mismatches, progress_of_load
 from megatron_ds.checkpoint.schedule import saved_schedule, schedule_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.cli.offload import machine_problems
@@ -34,6 +34,8 @@ _STEPS, _EPOCHS = "training.train_iters", "task.epochs"
 _INTERVALS = ("training.eval_interval", "checkpoint.save_interval")
 # Model options that a task decides, beside what it says itself: a pretrained model's heads and lengths don't bind it.
 _FREE = frozenset({"output_head", "num_classes", "bert_binary_head"})
+# Those of them that only a task says: another one's are nothing to it.
+_OF_THE_HEAD = ("output_head", "num_classes")
 # Options that only pretraining reads.
 _OF_PRETRAINING = ("data_path", "train_data_path", "valid_data_path", "test_data_path")
 
@@ -122,15 +124,30 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
         known |= _tokenizer_options(data, f"the checkpoint {resumed.folder / resumed.tag}")
     elif folder is not None:
         pretrained = open_pretrained(Path(folder))
+        _refuse_other_family(pretrained, task)
         known |= _model_options(pretrained.model.model_dump(), pretrained.label)
         known |= _tokenizer_options(pretrained.data, pretrained.label)
     if task is not None:
+        for name in _OF_THE_HEAD:
+            known.pop(f"model.{name}", None)
         origin = f"derived: --task {task}"
         known |= {f"model.{name}": Given(value, origin) for name, value in MODEL_OPTIONS[task].items()}
         if task == "SFT" and given["task.packing"].value:
             # Examples that share a sequence see and count their own tokens only.
             known |= {f"data.{name}": Given(True, origin) for name in ("reset_position_ids", "reset_attention_mask")}
     return pretrained, known
+
+
+def _refuse_other_family(pretrained: PretrainedModel, task: str | None) -> None:
+    """A GPT learns no task of a BERT, nor the other way round; its options would only make more problems.
+
+    Raises:
+        CheckpointError: the pretrained model is of the other family.
+    """
+    found, needed = pretrained.model.model_type, None if task is None else MODEL_OPTIONS[task]["model_type"]
+    if needed is not None and found != needed:
+        message = f"{task} is a task of a {needed.upper()}, and {pretrained.label} is a {found.upper()}"
+        raise CheckpointError(Problem(message, advice=f"give --pretrained-checkpoint a {needed.upper()}"))
 
 
 def _resumed(given: Mapping[str, Given]) -> FoundCheckpoint | None:
@@ -168,7 +185,7 @@ def _task_problems(given: Mapping[str, Given]) -> Iterator[Problem]:
             yield Problem(f"{task} needs {name} {value}, not {one.value}", (source,), f"leave {name} out")
     if not given["task.train_data"].value:
         yield Problem(f"{task} has no examples to train on", advice="give --train-data FILE")
-    if given[_EPOCHS].value is not None and given[_STEPS].origin != "missing or wrong" and given[_STEPS].value:
+    if given[_EPOCHS].value is not None and given[_STEPS].value is not None:
         yield Problem(
             "epochs and train_iters are both given",
             tuple(_source(path, given) for path in (_EPOCHS, _STEPS)),
@@ -204,8 +221,13 @@ def _with_steps(resolved: ResolvedRun, num_examples: int, given: Mapping[str, Gi
     run = resolved.run
     epochs = run.task.epochs if run.task.epochs is not None else _DEFAULT_EPOCHS
     of_epoch, steps = num_steps(num_examples, run.global_batch_size, epochs)
+    progress = progress_of_load(run)
+    if progress:
+        # Earlier steps may have had other batches.
+        left = steps * run.global_batch_size - progress["consumed_samples"]
+        steps = progress["step"] + max(0, left) // run.global_batch_size
     values = {}
-    if run.training.train_iters == 0:
+    if given[_STEPS].value is None:
         origin = f"derived: {counted(epochs, 'epoch')} of {counted(num_examples, 'example')}"
         values[_STEPS] = Given(steps, origin)
     for path in _INTERVALS:

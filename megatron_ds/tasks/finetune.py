@@ -112,7 +112,9 @@ class TaskSamples:
         """For each global batch from `consumed_samples` on, this rank's micro-batches."""
         examples, size = self.data.train.examples, self.run.global_batch_size
         of_epoch, _ = num_steps(len(examples), size, 1)
-        epochs = -(-self.run.training.train_iters // of_epoch)
+        # Those of all steps behind those that are consumed, however large the batches of earlier steps were.
+        samples = consumed_samples + self.run.training.train_iters * size
+        epochs = -(-samples // (of_epoch * size))
         order = EpochOrder(len(examples), global_batch_size=size, epochs=epochs, seed=self.run.training.seed)
         return self._batches(TaskDataset(examples, order), consumed_samples)
 

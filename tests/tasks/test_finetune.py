@@ -116,6 +116,20 @@ def test_finetuning_that_is_stopped_goes_on_to_the_bit(
     assert second.metrics[-1] == whole.metrics[-1]
 
 
+def test_finetuning_goes_on_with_batches_of_another_size_for_all_epochs(tmp_path: Path) -> None:
+    """Three steps of four are twelve of the 16 samples that two epochs of seven examples have, one in eight filling."""
+    saved = str(tmp_path / "run")
+    flags = [*task_flags("MNLI", tmp_path), "--save", saved, *BATCH]
+    run_ranks(1, _stopped, flags=[*flags, "4"])
+    more = ["--load", saved, "--allow-data-change", "--global-batch-size", "2", "--micro-batch-size", "2"]
+    outcome = run_ranks(1, finetune, flags=[*flags[:-3], *more])[0]
+    assert len(outcome.losses) == 2
+    assert [step for step, _ in outcome.evaluations] == [4, 5]
+    longer = ["--train-iters", "9", *flags[:-3], *more]
+    place = longer.index("--epochs")
+    assert len(run_ranks(1, finetune, flags=longer[:place] + longer[place + 2 :])[0].losses) == 4
+
+
 def _stopped(flags: list[str]) -> Outcome:
     import os
 

@@ -78,6 +78,9 @@ def test_read_race_without_answers_is_for_tests_only(tmp_path: Path) -> None:
         ({"questions": ["a", None]}, "1.txt:1 question 2 is no text"),
         ({"questions": "a"}, "1.txt:1 has questions that are no list"),
         ({"article": None}, "1.txt:1 has an article that is no text"),
+        # Half of a surrogate pair has no bytes.
+        ({"article": "a\ud800"}, "1.txt:1 has an article that is no text"),
+        ({"id": "\udfff"}, "1.txt:1 has an id that is no text"),
     ],
 )
 def test_read_race_wrong_text_names_what_is_wrong(tmp_path: Path, change: dict[str, Any], found: str) -> None:
@@ -99,10 +102,14 @@ def test_read_race_wrong_files_are_named(tmp_path: Path) -> None:
     assert f"{file}:{3 + json.dumps(MIDDLE, indent=0).count(chr(10)) + 2} is a JSON list" in message(tmp_path)
     file.write_text('{"article": "a", "id": "b"}')
     assert f"{file}:1 has no questions and no options; it has article, id" in message(tmp_path)
+    file.write_text(f'{{"article": {"9" * 5000}}}')
+    assert f"{file}:1 can't be read: Exceeds the limit" in message(tmp_path)
     file.write_bytes(b"{\xe9")
     assert f"{file} is not UTF-8" in message(tmp_path)
     file.write_text('{"article": "a", "questions": [], "options": [], "answers": []}')
     assert f"{tmp_path} has texts and no questions" in message(tmp_path)
+    (tmp_path / "2.txt").symlink_to(tmp_path / "gone")
+    assert f"{tmp_path}/2.txt can't be read: No such file or directory" in message(tmp_path)
 
 
 def test_with_option_takes_the_place_of_every_blank() -> None:

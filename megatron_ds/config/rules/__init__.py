@@ -59,7 +59,12 @@ from megatron_ds.config.rules.recompute import (
     saved_inputs_are_whole,
 )
 from megatron_ds.config.rules.shapes import padding_step
-from megatron_ds.config.rules.task import task_is_named
+from megatron_ds.config.rules.task import (
+    instructions_have_no_prefix,
+    packed_examples_are_apart,
+    pairs_fit_sequence,
+    task_is_named,
+)
 from megatron_ds.config.rules.training import (
     attention_backend_fits,
     attention_backend_on_cpu,
@@ -127,6 +132,9 @@ RULES: tuple[Rule, ...] = (
     fresh_start_has_a_folder,
     attention_backend_fits,
     task_is_named,
+    pairs_fit_sequence,
+    packed_examples_are_apart,
+    instructions_have_no_prefix,
 )
 
 

@@ -103,6 +103,8 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The JSON objects of a file, each with its place."""
     try:
         content = decode_utf8(path.read_bytes().removeprefix(BYTE_ORDER_MARK))
+    except OSError as error:
+        raise DataError(Problem(f"{path} can't be read: {error.strerror}", advice="remove or restore it")) from None
     except BadDocumentError as error:
         raise DataError(Problem(f"{path} {error.detail}", advice="convert the file to UTF-8")) from None
     if not content.strip():
@@ -116,6 +118,9 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             found, end = decoder.raw_decode(content, start)
         except json.JSONDecodeError as error:
             raise DataError(Problem(f"{path}:{error.lineno} is not JSON: {error.msg}", advice=_SHAPE)) from None
+        except ValueError as error:
+            # A number of more digits than Python reads.
+            raise DataError(Problem(f"{place} can't be read: {error}", advice=_SHAPE)) from None
         except RecursionError:
             raise DataError(Problem(f"{place} is nested too deep to be read", advice=_SHAPE)) from None
         if not isinstance(found, dict):
@@ -137,8 +142,10 @@ def _check(text: Mapping[str, Any], place: str) -> None:
     if missing:
         has = ", ".join(text) or "nothing"
         raise DataError(Problem(f"{place} has no {' and no '.join(missing)}; it has {has}", advice=_SHAPE))
-    if not isinstance(text["article"], str):
+    if not _is_text(text["article"]):
         raise DataError(Problem(f"{place} has an article that is no text", advice=_SHAPE))
+    if not _is_text(str(text.get("id", ""))):
+        raise DataError(Problem(f"{place} has an id that is no text", advice=_SHAPE))
     for key in _KEYS[1:]:
         if key in text and not isinstance(text[key], list):
             raise DataError(Problem(f"{place} has {key} that are no list", advice=_SHAPE))
@@ -148,15 +155,20 @@ def _check(text: Mapping[str, Any], place: str) -> None:
         raise DataError(Problem(f"{place} has {found}", advice="each question needs its options and its answer"))
 
 
+def _is_text(value: object) -> bool:
+    """Whether it is a string, and none with half of a surrogate pair, which is no letter and has no bytes."""
+    return isinstance(value, str) and not any(0xD800 <= ord(letter) < 0xE000 for letter in value)
+
+
 def _questions(
     text: Mapping[str, Any], place: str, name: str, article: int, level: str | None
 ) -> Iterator[RaceQuestion]:
     answers: Sequence[object] = text.get("answers", [None] * len(text["questions"]))
     for number, (question, options, answer) in enumerate(zip(text["questions"], text["options"], answers, strict=True)):
         of = f"{place} question {number + 1}"
-        if not isinstance(question, str):
+        if not _is_text(question):
             raise DataError(Problem(f"{of} is no text", advice=_SHAPE))
-        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        if not isinstance(options, list) or not all(map(_is_text, options)):
             raise DataError(Problem(f"{of} has options that are no list of texts", advice=_SHAPE))
         if len(options) != len(CHOICES):
             raise DataError(Problem(f"{of} has {len(options)} options, and RACE has {len(CHOICES)}", advice=_SHAPE))
