@@ -88,7 +88,8 @@ def plan_finetuning(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     data, data_problems = _read(resolved.run, tokenizer)
     if data is None:
         raise ConfigError(data_problems)
-    resolved = _with_steps(resolved, len(data.train.examples), given)
+    resolved, steps_problems = _with_steps(resolved, len(data.train.examples), given)
+    problems += steps_problems
     run = resolved.run
     problems += _warmup_problems(resolved)
     problems += machine_problems(resolved.deepspeed, environ)
@@ -185,12 +186,6 @@ def _task_problems(given: Mapping[str, Given]) -> Iterator[Problem]:
             yield Problem(f"{task} needs {name} {value}, not {one.value}", (source,), f"leave {name} out")
     if not given["task.train_data"].value:
         yield Problem(f"{task} has no examples to train on", advice="give --train-data FILE")
-    if given[_EPOCHS].value is not None and given[_STEPS].value is not None:
-        yield Problem(
-            "epochs and train_iters are both given",
-            tuple(_source(path, given) for path in (_EPOCHS, _STEPS)),
-            "keep one of the two",
-        )
     for name in _OF_PRETRAINING:
         if given[f"data.{name}"].value:
             yield Problem(
@@ -216,8 +211,13 @@ def _read(run: RunConfig, tokenizer: Tokenizer) -> tuple[TaskData | None, list[P
         return None, list(error.problems)
 
 
-def _with_steps(resolved: ResolvedRun, num_examples: int, given: Mapping[str, Given]) -> ResolvedRun:
-    """Fills the number of steps, and evaluates and saves at the end of every epoch where nobody says otherwise."""
+def _with_steps(
+    resolved: ResolvedRun, num_examples: int, given: Mapping[str, Given]
+) -> tuple[ResolvedRun, list[Problem]]:
+    """Fills the number of steps, and evaluates and saves at the end of every epoch where nobody says otherwise.
+
+    A run_config.json has epochs and steps, which agree.
+    """
     run = resolved.run
     epochs = run.task.epochs if run.task.epochs is not None else _DEFAULT_EPOCHS
     of_epoch, steps = num_steps(num_examples, run.global_batch_size, epochs)
@@ -226,14 +226,23 @@ def _with_steps(resolved: ResolvedRun, num_examples: int, given: Mapping[str, Gi
         # Earlier steps may have had other batches.
         left = steps * run.global_batch_size - progress["consumed_samples"]
         steps = progress["step"] + max(0, left) // run.global_batch_size
-    values = {}
+    values, problems = {}, []
     if given[_STEPS].value is None:
         origin = f"derived: {counted(epochs, 'epoch')} of {counted(num_examples, 'example')}"
         values[_STEPS] = Given(steps, origin)
+    elif given[_EPOCHS].value is not None and given[_STEPS].value != steps:
+        problems.append(
+            Problem(
+                f"{counted(epochs, 'epoch')} of {counted(num_examples, 'example')} are {counted(steps, 'step')}, and "
+                f"train_iters is {given[_STEPS].value}",
+                tuple(_source(path, given) for path in (_EPOCHS, _STEPS)),
+                "keep one of the two",
+            )
+        )
     for path in _INTERVALS:
         if given[path].origin == DEFAULT_ORIGIN and (path != "checkpoint.save_interval" or run.checkpoint.save):
             values[path] = Given(of_epoch, "derived: an epoch")
-    return resolved.with_values(values)
+    return resolved.with_values(values), problems
 
 
 def _warmup_problems(resolved: ResolvedRun) -> Iterator[Problem]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from megatron_ds.config import write_resolved
+from megatron_ds.config.report import RUN_FILE
 from megatron_ds.errors import MegatronDsError
 from tests.dist.pool import run_ranks
 from tests.tasks.toy import finetune, plan_of, task_flags
@@ -28,7 +30,7 @@ def _without(flags: list[str], flag: str) -> list[str]:
         ("SFT", ["--no-reset-position-ids"], "see and count their own tokens only"),
         ("SFT", ["--no-packing", "--reset-attention-mask"], "without packing each has its own"),
         ("SFT", ["--no-packing", "--prefix-lm"], "SFT can't be with prefix_lm"),
-        ("MNLI", ["--train-iters", "0"], "epochs and train_iters are both given"),
+        ("MNLI", ["--train-iters", "5"], "2 epochs of 7 examples are 4 steps, and train_iters is 5"),
     ],
 )
 def test_plan_of_options_against_the_task_is_refused(task: str, more: list[str], found: str, tmp_path: Path) -> None:
@@ -41,6 +43,16 @@ def test_plan_of_options_against_the_task_is_refused(task: str, more: list[str],
 def test_plan_without_steps_has_none(given: list[str], steps: int, tmp_path: Path) -> None:
     flags = _without(task_flags("MNLI", tmp_path), "--epochs")
     assert plan_of([*flags, *BATCH, *given]).resolved.run.training.train_iters == steps
+
+
+def test_plan_of_a_written_config_is_the_same_run(tmp_path: Path) -> None:
+    first = plan_of([*task_flags("MNLI", tmp_path), *BATCH, "--save", str(tmp_path / "run")]).resolved
+    (tmp_path / "run").mkdir()
+    write_resolved(first, tmp_path / "run")
+    again = plan_of(["--config", str(tmp_path / "run" / RUN_FILE)]).resolved
+    assert again.run == first.run
+    assert first.run.task.epochs is not None
+    assert first.run.training.train_iters == 4
 
 
 def test_plan_begins_with_the_body_of_a_model_of_another_task(tmp_path: Path) -> None:
