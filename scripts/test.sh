@@ -15,7 +15,8 @@ if [ $# = 0 ]; then
     # One test alone leaves cores idle: ranks wait for each other, and launchers for their children. Each process works
     # through its own part of the list, so that tests of a file share what they have worked out, and takes from the
     # others when it is done.
-    cores=$(nproc 2>/dev/null || echo 2)
+    # nproc would tell OMP_NUM_THREADS.
+    cores=$(env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
     set -- --numprocesses "$((cores < 8 ? cores : 8))" --dist worksteal
 fi
 exec "$PYTHON" -m pytest "$@"
