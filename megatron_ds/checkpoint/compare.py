@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from megatron_ds.checkpoint.describe import folded_name
-from megatron_ds.checkpoint.find import model_options
+from megatron_ds.checkpoint.fits import model_options
 from megatron_ds.checkpoint.reader import CheckpointReader
 from megatron_ds.checkpoint.zero_pieces import STATES, Kind
 from megatron_ds.utils.text import counted

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from megatron_ds.checkpoint import FoundCheckpoint, checkpoint_problems, find_checkpoint, training_order_problems
-from megatron_ds.checkpoint.find import model_mismatches, progress_of_load
+from megatron_ds.checkpoint.find import progress_of_load
+from megatron_ds.checkpoint.fits import model_mismatches
 from megatron_ds.checkpoint.schedule import saved_schedule, schedule_problems
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.cli.offload import machine_problems
