@@ -7,7 +7,7 @@ import argparse
 from megatron_ds.cli.evaluate_validation import saved_run
 from megatron_ds.cli.inference import NamedCheckpoint, find_tokenizer
 from megatron_ds.errors import CheckpointError, DataError, Problem, Source
-from megatron_ds.tasks.data import MODEL_OPTIONS, build_task
+from megatron_ds.tasks.data import MODEL_OPTIONS, build_task, named_apart
 from megatron_ds.tasks.task import TaskSet
 from megatron_ds.tasks.zeroshot.job import FinetunedTask
 
@@ -35,7 +35,7 @@ def finetuned_task(arguments: argparse.Namespace, checkpoint: NamedCheckpoint, n
             problems += error.problems
     if problems:
         raise DataError(problems)
-    return FinetunedTask(task, tuple(sets))
+    return FinetunedTask(task, named_apart(sets))
 
 
 def _refuse_other_head(checkpoint: NamedCheckpoint, name: str) -> None:

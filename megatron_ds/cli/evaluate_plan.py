@@ -28,6 +28,7 @@ from megatron_ds.cli.inference import (
 )
 from megatron_ds.cli.launcher import launch_problems
 from megatron_ds.config.resolve import world_size
+from megatron_ds.config.spelling import did_you_mean
 from megatron_ds.errors import CheckpointError, ConfigError, MegatronDsError, Problem, Source
 from megatron_ds.tasks.zeroshot.job import (
     EvaluationJob,
@@ -114,8 +115,10 @@ def _kind(arguments: argparse.Namespace) -> str:
 def _task_problems(arguments: argparse.Namespace) -> list[Problem]:
     kind = _kind(arguments)
     if not kind:
-        advice = f"give {LAMBADA}, {WIKITEXT103} or {VALIDATION}, or one or more {HARNESS_PREFIX}NAME"
-        return [Problem(f"--task {' '.join(arguments.task)} is not one task that is known", advice=advice)]
+        names = [name for name in _OPTIONS if name != HARNESS_PREFIX]
+        guess = did_you_mean(arguments.task[0], names) if len(arguments.task) == 1 else ""
+        message = f"--task {' '.join(arguments.task)} is not one task that is known{guess}"
+        return [Problem(message, advice=f"give one of {', '.join(names)}, or one or more {HARNESS_PREFIX}NAME")]
     others = {name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[kind])
     problems = [
         Problem(f"--{name.replace('_', '-')} means nothing for --task {arguments.task[0]}", advice="leave it out")

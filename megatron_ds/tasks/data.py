@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,14 +82,13 @@ def read_task_data(run: RunConfig, tokenizer: Tokenizer) -> TaskData:
     if problems:
         raise DataError(problems)
     assert train is not None, "without problems everything was read"
-    return TaskData(task, train, _named(valid), _named(test))
+    return TaskData(task, train, *(named_apart(each for each in sets if each is not None) for sets in (valid, test)))
 
 
-def _named(sets: Sequence[TaskSet | None]) -> tuple[TaskSet, ...]:
+def named_apart(sets: Iterable[TaskSet]) -> tuple[TaskSet, ...]:
     """The sets under names that differ: two files of one name get numbers."""
     named: list[TaskSet] = []
     for each in sets:
-        assert each is not None, "without problems everything was read"
         taken, name, number = {one.name for one in named}, each.name, 2
         while name in taken:
             name, number = f"{each.name}_{number}", number + 1

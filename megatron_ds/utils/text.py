@@ -31,3 +31,12 @@ def value_text(value: Any) -> str:
 def quoted(value: Any) -> str:
     """The same with quotes around a text, for the middle of a sentence."""
     return repr(value) if isinstance(value, str) else value_text(value)
+
+
+def has_bytes(text: str) -> bool:
+    """Whether a string can be written in UTF-8: half of a surrogate pair, which JSON can hold, is no letter."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

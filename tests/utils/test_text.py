@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from megatron_ds.utils.text import counted, quoted, value_text
+from megatron_ds.utils.text import counted, has_bytes, quoted, value_text
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,8 @@ def test_counted_noun_has_its_plural(arguments, text):
 )
 def test_value_is_written_as_a_json_spells_it(value, text, in_quotes):
     assert (value_text(value), quoted(value)) == (text, in_quotes)
+
+
+def test_has_bytes_is_false_for_half_of_a_surrogate_pair():
+    assert has_bytes("a\N{GRINNING FACE}")
+    assert not has_bytes("a\ud83d")

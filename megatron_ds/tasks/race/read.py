@@ -12,6 +12,7 @@ from megatron_ds.data.documents import BadDocumentError, decode_utf8
 from megatron_ds.data.json_lines import BYTE_ORDER_MARK
 from megatron_ds.errors import DataError, Problem
 from megatron_ds.tasks.predictions import CHOICES
+from megatron_ds.utils.text import has_bytes
 
 LEVELS = ("middle", "high")
 _KEYS = ("article", "questions", "options", "answers")
@@ -156,8 +157,7 @@ def _check(text: Mapping[str, Any], place: str) -> None:
 
 
 def _is_text(value: object) -> bool:
-    """Whether it is a string, and none with half of a surrogate pair, which is no letter and has no bytes."""
-    return isinstance(value, str) and not any(0xD800 <= ord(letter) < 0xE000 for letter in value)
+    return isinstance(value, str) and has_bytes(value)
 
 
 def _questions(

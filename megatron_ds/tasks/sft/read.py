@@ -9,6 +9,7 @@ from pathlib import Path
 from megatron_ds.data.documents import BadDocumentError
 from megatron_ds.data.json_lines import read_line_batches
 from megatron_ds.errors import DataError, Problem
+from megatron_ds.utils.text import has_bytes
 
 _BATCH_BYTES = 1 << 20
 _FORMS = (
@@ -117,6 +118,6 @@ def _text(document: Mapping[str, object], key: str, of: str) -> str:
     if not isinstance(text, str):
         found = "null" if text is None else f"a value of type {type(text).__name__}"
         raise BadDocumentError("no text", f"has {found} under {key!r}{of} where a text belongs")
-    if any(0xD800 <= ord(letter) < 0xE000 for letter in text):
+    if not has_bytes(text):
         raise BadDocumentError("no text", f"has half of a surrogate pair under {key!r}{of}, which is no text")
     return text

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import logging
+from traceback import walk_tb
 from typing import Any
 
 from megatron_ds.config.blocks import ModelConfig
-from megatron_ds.errors import ConfigError, DataError, Problem
+from megatron_ds.errors import ConfigError, DataError, MegatronDsError, Problem
 from megatron_ds.tasks.zeroshot.job import HarnessTask
 from megatron_ds.tasks.zeroshot.results import TaskResult
 from megatron_ds.tasks.zeroshot.shared_model import SharedModel
@@ -65,10 +66,15 @@ def evaluate_harness(model: SharedModel, config: ModelConfig, task: HarnessTask,
             log_samples=False,
             task_manager=manager,
         )
-    except (OSError, ValueError) as error:
-        message = f"lm-evaluation-harness can't run {', '.join(task.names)}: {error}"
+    except MegatronDsError:
+        raise
+    except Exception as error:
+        # A task's templates and data can fail in any way; what our model fails of is told as it is.
+        if _is_below(HarnessModel.__module__, error) and not isinstance(error, (OSError, ValueError)):
+            raise
+        message = f"lm-evaluation-harness can't run {', '.join(task.names)}: {type(error).__name__}: {error}"
         raise DataError(
-            Problem(message, advice="check the task's data, and that the network can be reached")
+            Problem(message, advice="check the task and its data, and that the network can be reached")
         ) from error
     counts = found.get("n-samples", {})
     return [
@@ -76,6 +82,11 @@ def evaluate_harness(model: SharedModel, config: ModelConfig, task: HarnessTask,
         for name, values in found["results"].items()
         if _numbers(values)
     ]
+
+
+def _is_below(module: str, error: Exception) -> bool:
+    """Whether an error was raised by a module, or by what it called."""
+    return any(frame.f_globals.get("__name__") == module for frame, _ in walk_tb(error.__traceback__))
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, float]:

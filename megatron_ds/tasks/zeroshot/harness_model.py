@@ -64,7 +64,9 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
-        texts = [(context + targets, len(context)) for _, context, targets in requests]
+        # A context of spaces alone has no tokens: they are the first target's.
+        contexts = [context or [self.prefix_token_id] for _, context, _ in requests]
+        texts = [(context + targets, len(context)) for context, (_, _, targets) in zip(contexts, requests, strict=True)]
         return [(score.log_probability, score.all_right) for score in self._scores(texts)]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:  # noqa: ARG002
@@ -107,13 +109,17 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]
             raise ConfigError(Problem(message, advice="leave the task out, or use a model with a longer window"))
         is_drawn = options.pop("do_sample", None)
         temperature = float(options.pop("temperature", 0.0) or 0.0)
-        drawn = {key: value for key in ("top_k", "top_p") if (value := options.pop(key, None)) is not None}
+        # 0 is off, as for transformers.
+        top_k, top_p = int(options.pop("top_k", None) or 0), float(options.pop("top_p", None) or 1.0)
         if unknown := [f"{key}: {value}" for key, value in options.items()]:
             message = f"a task asks for {', '.join(unknown)} when texts are generated, which this model can't do"
             raise ConfigError(Problem(message, advice="leave the task out"))
+        if temperature < 0 or top_k < 0 or not 0 < top_p <= 1:
+            message = f"a task asks for temperature {temperature:g}, top_k {top_k} and top_p {top_p:g}"
+            raise ConfigError(Problem(message, advice="temperature and top_k are 0 or more, and top_p is from 0 to 1"))
         sampling = None
         if is_drawn or (is_drawn is None and temperature > 0):
-            sampling = Sampling(temperature or 1.0, **drawn)
+            sampling = Sampling(temperature or 1.0, top_k or None, top_p)
         assert self._config.vocab_size is not None
         num_ids = min(self._config.vocab_size, self._task.tokenizer.vocab_size)
         return Decoding(max_new_tokens, self._task.eod_id, num_ids, sampling)

@@ -18,7 +18,7 @@ from megatron_ds.tasks.zeroshot.job import TextTask
 from megatron_ds.tasks.zeroshot.results import TaskResult, perplexity
 from megatron_ds.tasks.zeroshot.text_file import read_text
 from megatron_ds.tokenizers import Tokenizer
-from megatron_ds.utils.text import counted
+from megatron_ds.utils.text import counted, has_bytes
 
 if TYPE_CHECKING:
     from megatron_ds.generation.scoring import WindowScore
@@ -67,6 +67,9 @@ def _passage(file: Path, number: int, line: str) -> tuple[str, str]:
     text = value.get("text") if isinstance(value, dict) else None
     if not isinstance(text, str):
         raise DataError(Problem(f"{file}, line {number} has no text", advice='write an object {"text": "…"}'))
+    if not has_bytes(text):
+        message = f"{file}, line {number} has half of a surrogate pair, which is no text"
+        raise DataError(Problem(message, advice="correct the line, or take it out"))
     words = text.split()
     if len(words) < 2:
         message = f"{file}, line {number} has no context: LAMBADA asks for a last word that others stand before"

@@ -117,6 +117,9 @@ def test_finetuned_model_has_the_numbers_of_its_own_evaluation_at_another_layout
         assert layout == (tp, pp, dp)
         assert (result.name, result.num_examples) == (data.stem, 7), "each example once"
         assert dict(result.metrics) == pytest.approx(expected, rel=1e-5)
+    twice = ["--load", str(run), "--task", task, "--valid-data", str(data), str(data)]
+    sets = plan_evaluation(parser().parse_args(twice), {"WORLD_SIZE": "1"}).job.task.sets
+    assert [each.name for each in sets] == [data.stem, f"{data.stem}_2"]
     with pytest.raises(CheckpointError, match="is not a model of MNLI"):
         _job(run, "MNLI", data)
     with pytest.raises(CheckpointError, match="can't be asked for the next one"):

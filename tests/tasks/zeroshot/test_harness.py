@@ -17,7 +17,7 @@ import torch
 from megatron_ds.cli import checkpoint_tools, evaluate
 from megatron_ds.cli.evaluate_options import parser
 from megatron_ds.cli.evaluate_plan import Plan, plan_evaluation
-from megatron_ds.errors import ConfigError
+from megatron_ds.errors import ConfigError, DataError
 from megatron_ds.generation.load import load_model
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.tasks.zeroshot import run
@@ -173,13 +173,48 @@ def test_drawn_texts_follow_from_the_number_of_the_request(both_models: tuple[An
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({}, "asks for 256 new tokens, and the model sees 32"), ({"max_gen_toks": 2, "num_beams": 4}, "num_beams: 4")],
+    [
+        ({}, "asks for 256 new tokens, and the model sees 32"),
+        ({"max_gen_toks": 2, "num_beams": 4}, "num_beams: 4"),
+        ({"max_gen_toks": 2, "do_sample": True, "top_k": -1}, "asks for temperature 0, top_k -1"),
+        ({"max_gen_toks": 2, "do_sample": True, "top_p": 1.5}, "top_p 1.5"),
+        ({"max_gen_toks": 2, "temperature": -1.0}, "temperature -1"),
+    ],
 )
 def test_generation_that_is_not_possible_is_refused(
     options: dict[str, Any], message: str, both_models: tuple[Any, Any]
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         both_models[0].generate_until(_requests(("the", options)))
+
+
+def test_top_k_of_zero_is_off(both_models: tuple[Any, Any]) -> None:
+    drawn = [{"max_gen_toks": 4, "do_sample": True, **more} for more in ({}, {"top_k": 0})]
+    plain, off = (both_models[0].generate_until(_requests(("the cat", options))) for options in drawn)
+    assert off == plain
+
+
+def test_context_of_spaces_begins_after_the_end_of_a_document(both_models: tuple[Any, Any]) -> None:
+    """Its tokens are the target's, as the harness moves spaces there."""
+    ours = both_models[0]
+    spaces, end = (ours.loglikelihood(_requests((context, " the cat"))) for context in ("   ", ""))
+    ((score, _),) = spaces
+    (alone,) = ours._loglikelihood_tokens([(("", ""), [ours.prefix_token_id], ours.tok_encode("    the cat"))])
+    assert score == pytest.approx(alone[0])
+    assert spaces != end
+
+
+def test_task_that_fails_by_its_data_is_an_error_of_the_data(folder: Path, tmp_path: Path) -> None:
+    text = (
+        (folder / "tasks" / "tiny_choice.yaml")
+        .read_text()
+        .replace("tiny_choice", "broken")
+        .replace("{{question}}", "{{quiz}}")
+    )
+    (tmp_path / "broken.yaml").write_text(text)
+    words = ["--load", str(folder / "run"), "--include-path", str(tmp_path), "--task", "lm_eval:broken"]
+    with pytest.raises(DataError, match="can't run broken: UndefinedError: 'quiz' is undefined"):
+        evaluate.main(words)
 
 
 def _evaluated(job: EvaluationJob, cache: Path) -> tuple[list[Any], tuple[int, int, int]]:

@@ -57,6 +57,7 @@ WIKITEXT = ("--task", "WIKITEXT103", "--valid-data", "@wiki")
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no such task": (("--task", "SQUAD"), ("--task SQUAD is not one task that is known", "LAMBADA, WIKITEXT103")),
+    "misspelt task": (("--task", "SST2"), ("did you mean SST-2?",)),
     "two tasks": (("--task", "LAMBADA", "WIKITEXT103"), ("is not one task",)),
     "harness and own": (("--task", "lm_eval:x", "LAMBADA"), ("is not one task",)),
     "no file": (("--task", "LAMBADA"), ("--task LAMBADA needs a file", "--valid-data FILE")),

@@ -90,6 +90,7 @@ BAD_LAMBADA = {
     "no text": ('{"txt": "a b"}', "line 2 has no text"),
     "other type": ('{"text": ["a", "b"]}', "line 2 has no text"),
     "no context": ('{"text": " word "}', "line 2 has no context"),
+    "half a letter": (r'{"text": "a b\ud800 c"}', "line 2 has half of a surrogate pair"),
     "empty text": ('{"text": ""}', "line 2 has no context"),
 }
 
