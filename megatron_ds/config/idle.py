@@ -172,6 +172,19 @@ _TABLE: tuple[_Idle, ...] = (
         "without bert_mask_type ngram",
     ),
     _Idle(
+        (
+            *("data.split", "data.data_cache_path", "data.dataloader_type", "data.eod_mask_loss"),
+            *("data.mask_prob", "data.bert_mask_type", "data.bert_max_ngram", "data.short_seq_prob"),
+        ),
+        lambda s: s.value("task.task") is not None,
+        "with a task, which has examples of its own",
+    ),
+    _Idle(
+        ("training.eval_iters",),
+        lambda s: bool(s.value("task.task") is not None and s.value("training.eval_iters")),
+        "with a task, whose sets are evaluated whole; 0 turns that off",
+    ),
+    _Idle(
         ("task.packing",),
         lambda s: bool(s.value("task.task") != "SFT"),
         "without task SFT",

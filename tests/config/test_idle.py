@@ -42,6 +42,12 @@ def idle(argv, device="cpu", world_size=1):
             ["--bert-max-ngram", "2", "--bert-mask-type", "word", "--model-type", "bert"],
             "--bert-max-ngram has no effect without bert_mask_type ngram",
         ),
+        (["--split", "9,1,0", "--task", "SFT"], "--split has no effect with a task, which has examples of its own"),
+        (
+            ["--eval-iters", "7", "--task", "SFT"],
+            "--eval-iters has no effect with a task, whose sets are evaluated whole; 0 turns that off",
+        ),
+        (["--no-packing", "--task", "RACE"], "--no-packing has no effect without task SFT"),
         (["--mask-prob", "0.2"], "--mask-prob has no effect without a model_type of bert"),
         (["--bert-mask-type", "word"], "--bert-mask-type has no effect without a model_type of bert"),
         (["--bert-max-ngram", "2"], "--bert-max-ngram has no effect without a model_type of bert"),
