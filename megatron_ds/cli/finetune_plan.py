@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from megatron_ds.utils.versions import check_versions
 
 PROGRAM = "finetune.py"
 _DEFAULT_EPOCHS = 3
-_STEPS, _EPOCHS = "training.train_iters", "task.epochs"
+_TASK, _STEPS, _EPOCHS = "task.task", "training.train_iters", "task.epochs"
 _INTERVALS = ("training.eval_interval", "checkpoint.save_interval")
 # Model options that a task decides, beside what it says itself: a pretrained model's heads and lengths don't bind it.
 _FREE = frozenset({"output_head", "num_classes", "bert_binary_head"})
@@ -70,10 +70,11 @@ def plan_finetuning(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """
     if "--help" in argv or "-h" in argv:
         collect(argv, environ, PROGRAM)
-    given = draft(argv, environ).values
+    drafted = draft(argv, environ)
+    given = drafted.values
     pretrained, known = _what_is_known(given)
     resolved, problems = collect(argv, environ, PROGRAM, None, known)
-    problems = [*check_versions(), *launch_problems(environ), *_task_problems(given), *problems]
+    problems = [*check_versions(), *launch_problems(environ), *_task_problems(given, drafted.failed), *problems]
     if resolved is None:
         raise ConfigError(problems)
     resolved, tokenizer, tokenizer_problems = with_tokenizer(resolved)
@@ -112,7 +113,7 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
         CheckpointError: there is no such checkpoint.
     """
     known = {_STEPS: Given(0, f"derived: --{_EPOCHS.partition('.')[2]}")}
-    task = given["task.task"].value
+    task = given[_TASK].value
     resumed = _resumed(given)
     pretrained = None
     folder = given["task.pretrained_checkpoint"].value
@@ -154,11 +155,13 @@ def _tokenizer_options(data: Mapping[str, Any], origin: str) -> dict[str, Given]
     return {f"data.{name}": Given(data[name], origin) for name in names if data.get(name) is not None}
 
 
-def _task_problems(given: Mapping[str, Given]) -> Iterator[Problem]:
+def _task_problems(given: Mapping[str, Given], failed: Collection[str]) -> Iterator[Problem]:
     """What a task needs, and what has no meaning with one."""
-    task = given["task.task"].value
+    task = given[_TASK].value
+    if task is None and _TASK in failed:
+        return  # reported where it was read
     if task is None:
-        choices = ", ".join(str(choice) for choice in all_options()["task.task"].choices)
+        choices = ", ".join(str(choice) for choice in all_options()[_TASK].choices)
         yield Problem("finetune.py trains a task, and none is given", advice=f"give --task, one of {choices}")
         return
     for name, value in MODEL_OPTIONS[task].items():

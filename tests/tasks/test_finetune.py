@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from megatron_ds.checkpoint.find import best_step, find_checkpoint
+from megatron_ds.errors import ConfigError
 from megatron_ds.models import SequentialModel, bert_layers, initialize_weights
 from megatron_ds.mpu import ModelParallelUnit
 from tests.dist.pool import run_ranks
-from tests.tasks.toy import NO_DROPOUT, Outcome, finetune, plan_of, task_flags
+from tests.tasks.toy import GPT, NO_DROPOUT, Outcome, finetune, plan_of, task_flags
 
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 BATCH = ("--global-batch-size", "4", "--micro-batch-size")
@@ -130,3 +131,20 @@ def test_loss_of_packed_examples_is_that_of_each_by_itself(tmp_path: Path) -> No
     assert len(packed.losses) < len(alone.losses)
     assert packed.metrics[0]["lm_loss"] == pytest.approx(alone.metrics[0]["lm_loss"], rel=1e-5)
     assert math.isfinite(packed.metrics[0]["lm_loss"])
+
+
+_WITHOUT_TASK = [*GPT, "--train-data", "x", "--epochs", "2", "--lr", "1e-3", "--micro-batch-size", "1"]
+
+
+def test_plan_of_a_misspelt_task_has_that_problem_alone() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of([*_WITHOUT_TASK, "--task", "cola"])
+    (problem,) = caught.value.problems
+    assert problem.advice == "did you mean CoLA?"
+
+
+def test_plan_without_a_task_asks_for_it_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(_WITHOUT_TASK)
+    assert caught.value.problems[0].message == "finetune.py trains a task, and none is given"
+    assert "and task is not" not in str(caught.value)
