@@ -209,12 +209,17 @@ def _with_steps(resolved: ResolvedRun, num_examples: int, given: Mapping[str, Gi
     of_epoch, steps = num_steps(num_examples, run.global_batch_size, epochs)
     values = {}
     if run.training.train_iters == 0:
-        origin = f"derived: {counted(epochs, 'epoch')} of {counted(num_examples, 'example')}"
+        origin = f"derived: {counted(epochs, 'epoch')} of {counted(num_examples, _unit(run))}"
         values[_STEPS] = Given(steps, origin)
     for path in _INTERVALS:
         if given[path].origin == DEFAULT_ORIGIN and (path != "checkpoint.save_interval" or run.checkpoint.save):
             values[path] = Given(of_epoch, "derived: an epoch")
     return resolved.with_values(values)
+
+
+def _unit(run: RunConfig) -> str:
+    """What a batch is counted in: packed examples share sequences."""
+    return "sequence" if run.task.task == "SFT" and run.task.packing else "example"
 
 
 def _warmup_problems(resolved: ResolvedRun) -> Iterator[Problem]:
@@ -231,6 +236,6 @@ def _notes(run: RunConfig, data: TaskData) -> Iterator[str]:
     of_epoch, _ = num_steps(len(data.train.examples), run.global_batch_size, 1)
     sets = ", ".join(f"{one.name} {len(one.examples)}" for one in (*data.valid, *data.test)) or "none"
     yield (
-        f"{data.task.name}: {counted(len(data.train.examples), 'training example')}, "
+        f"{data.task.name}: {counted(len(data.train.examples), f'training {_unit(run)}')}, "
         f"{counted(of_epoch, 'step')} an epoch; other sets: {sets}"
     )

@@ -148,3 +148,10 @@ def test_plan_without_a_task_asks_for_it_once() -> None:
         plan_of(_WITHOUT_TASK)
     assert caught.value.problems[0].message == "finetune.py trains a task, and none is given"
     assert "and task is not" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("flag", "unit"), [("--packing", "sequence"), ("--no-packing", "example")])
+def test_plan_counts_what_its_batches_are_made_of(flag: str, unit: str, tmp_path: Path) -> None:
+    plan = plan_of([*task_flags("SFT", tmp_path), "--micro-batch-size", "1", flag])
+    assert f" training {unit}s, " in plan.notes[0]
+    assert plan.resolved.origins["training.train_iters"].endswith(f" {unit}s")
