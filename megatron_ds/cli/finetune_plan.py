@@ -110,7 +110,7 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
     """The model to begin with, and the options that it and the task fill.
 
     Raises:
-        CheckpointError: there is no such checkpoint.
+        CheckpointError: there is no such checkpoint, or it is of a model that the task has no use for.
     """
     known = {_STEPS: Given(0, f"derived: --{_EPOCHS.partition('.')[2]}")}
     task = given[_TASK].value
@@ -123,6 +123,8 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
         known |= _tokenizer_options(data, f"the checkpoint {resumed.folder / resumed.tag}")
     elif folder is not None:
         pretrained = open_pretrained(Path(folder))
+        if task is not None:
+            _check_family(task, pretrained)
         known |= _model_options(pretrained.model.model_dump(), pretrained.label)
         known |= _tokenizer_options(pretrained.data, pretrained.label)
     if task is not None:
@@ -132,6 +134,17 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
             # Examples that share a sequence see and count their own tokens only.
             known |= {f"data.{name}": Given(True, origin) for name in ("reset_position_ids", "reset_attention_mask")}
     return pretrained, known
+
+
+def _check_family(task: str, pretrained: PretrainedModel) -> None:
+    """Other problems of a model of the wrong family follow from that one, so it is told alone."""
+    needed, family = MODEL_OPTIONS[task]["model_type"], pretrained.model.model_type
+    if family == needed:
+        return
+    message = f"{task} finetunes a {needed.upper()}, and {pretrained.label} is a {family.upper()}"
+    others = ", ".join(name for name, options in MODEL_OPTIONS.items() if options["model_type"] == family)
+    advice = f"give another --pretrained-checkpoint, or a --task of a {family.upper()}: {others}"
+    raise CheckpointError(Problem(message, advice=advice))
 
 
 def _resumed(given: Mapping[str, Given]) -> FoundCheckpoint | None:
