@@ -12,7 +12,7 @@ from megatron_ds.errors import CheckpointError, Problem
 from megatron_ds.utils.logging import logger
 
 LATEST = "latest"
-_OTHERWISE = {"--load": ", or add --allow-fresh-start to begin at step 0 when nothing is found"}
+FRESH_START = ", or add --allow-fresh-start to begin at step 0 when nothing is found"
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,23 @@ class FoundCheckpoint:
     manifest: Manifest
 
 
-def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load") -> FoundCheckpoint:
+def find_checkpoint(
+    folder: Path, step: int | None = None, option: str = "--load", otherwise: str = ""
+) -> FoundCheckpoint:
     """The checkpoint that `folder`'s tracker file ``latest`` names, or that of a step.
 
     Args:
         folder: of a run, or of one checkpoint inside it.
         step: whose checkpoint; the one that ``latest`` names by default.
         option: which one the user gave the folder with, for messages.
+        otherwise: how advice goes on where the folder holds no checkpoint at all.
 
     Raises:
         CheckpointError: there is none, or it is not whole. Says which file is missing.
     """
     if not folder.is_dir():
-        raise CheckpointError(Problem(f"there is no folder {folder}", advice=f"check the path given to {option}"))
+        advice = f"check the path given to {option}{otherwise}"
+        raise CheckpointError(Problem(f"there is no folder {folder}", advice=advice))
     if step is not None:
         tag = f"global_step{step}"
         if not any((folder / name).is_dir() for name in (tag, aside_tag(tag))):
@@ -56,7 +60,7 @@ def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load
         raise CheckpointError(
             Problem(
                 f"{folder} holds no checkpoint: it has no file named {LATEST}{_tags_hint(folder)}",
-                advice=_advice_without_latest(folder, option),
+                advice=_advice_without_latest(folder, option, otherwise),
             )
         )
     advice = f"write the name of a whole checkpoint into {tracker}"
@@ -69,10 +73,10 @@ def find_checkpoint(folder: Path, step: int | None = None, option: str = "--load
     return _opened(folder, tag, f"{tracker} names", advice)
 
 
-def _advice_without_latest(folder: Path, option: str) -> str:
+def _advice_without_latest(folder: Path, option: str, otherwise: str) -> str:
     if _tags(folder):
         return f"name one of them with --{'load-' if option == '--load' else ''}step, or write its name into latest"
-    return f"check the path given to {option}" + _OTHERWISE.get(option, "")
+    return f"check the path given to {option}{otherwise}"
 
 
 def _opened(folder: Path, tag: str, origin: str, advice: str) -> FoundCheckpoint:

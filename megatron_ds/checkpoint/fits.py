@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from megatron_ds.checkpoint.find import FoundCheckpoint, find_checkpoint, holds_nothing
+from megatron_ds.checkpoint.find import FRESH_START, FoundCheckpoint, find_checkpoint, holds_nothing
 from megatron_ds.config.blocks import ModelConfig, RunConfig
 from megatron_ds.data.order import TrainingOrder
 from megatron_ds.errors import CheckpointError, Problem, Source
@@ -43,7 +43,7 @@ def checkpoint_problems(run: RunConfig, origins: Mapping[str, str]) -> tuple[Fou
     load, save = run.checkpoint.load, run.checkpoint.save
     if load is not None and not (run.checkpoint.allow_fresh_start and holds_nothing(Path(load))):
         try:
-            found = find_checkpoint(Path(load), run.checkpoint.load_step)
+            found = find_checkpoint(Path(load), run.checkpoint.load_step, otherwise=FRESH_START)
             problems += _missing_files(found)
             problems += _mismatches(found, run, origins)
         except CheckpointError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -115,10 +115,7 @@ def _kind(arguments: argparse.Namespace) -> str:
 def _task_problems(arguments: argparse.Namespace) -> list[Problem]:
     kind = _kind(arguments)
     if not kind:
-        names = [name for name in _OPTIONS if name != HARNESS_PREFIX]
-        guess = did_you_mean(arguments.task[0], names) if len(arguments.task) == 1 else ""
-        message = f"--task {' '.join(arguments.task)} is not one task that is known{guess}"
-        return [Problem(message, advice=f"give one of {', '.join(names)}, or one or more {HARNESS_PREFIX}NAME")]
+        return [_unknown_task(arguments.task)]
     others = {name for names in _OPTIONS.values() for name in names} - set(_OPTIONS[kind])
     problems = [
         Problem(f"--{name.replace('_', '-')} means nothing for --task {arguments.task[0]}", advice="leave it out")
@@ -132,6 +129,15 @@ def _task_problems(arguments: argparse.Namespace) -> list[Problem]:
     if kind == HARNESS_PREFIX:
         problems += _harness_problems(arguments)
     return problems
+
+
+def _unknown_task(names: Sequence[str]) -> Problem:
+    finetuned = f"{', '.join(FINETUNED)} of a finetuned model"
+    advice = f"give {LAMBADA}, {WIKITEXT103}, {VALIDATION}, one of {finetuned}, or one or more {HARNESS_PREFIX}NAME"
+    if list(names) == ["SFT"]:
+        advice = "finetune.py --task SFT reports the loss of --valid-data itself; megatron-ds generate writes texts"
+    guess = did_you_mean(names[0], _OPTIONS) if len(names) == 1 else ""
+    return Problem(f"--task {' '.join(names)} is not one task that is known{guess}", advice=advice)
 
 
 def _harness_problems(arguments: argparse.Namespace) -> list[Problem]:

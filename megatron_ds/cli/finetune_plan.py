@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from megatron_ds.utils.versions import check_versions
 
 PROGRAM = "finetune.py"
 _DEFAULT_EPOCHS = 3
-_STEPS, _EPOCHS = "training.train_iters", "task.epochs"
+_TASK, _STEPS, _EPOCHS = "task.task", "training.train_iters", "task.epochs"
 _INTERVALS = ("training.eval_interval", "checkpoint.save_interval")
 # Model options that a task decides, beside what it says itself: a pretrained model's heads and lengths don't bind it.
 _FREE = frozenset({"output_head", "num_classes", "bert_binary_head"})
@@ -73,10 +73,11 @@ def plan_finetuning(argv: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """
     if "--help" in argv or "-h" in argv:
         collect(argv, environ, PROGRAM)
-    given = draft(argv, environ).values
+    drafted = draft(argv, environ)
+    given = drafted.values
     pretrained, known = _what_is_known(given)
     resolved, problems = collect(argv, environ, PROGRAM, None, known)
-    problems = [*check_versions(), *launch_problems(environ), *_task_problems(given), *problems]
+    problems = [*check_versions(), *launch_problems(environ), *_task_problems(given, drafted.failed), *problems]
     if resolved is None:
         raise ConfigError(problems)
     resolved, tokenizer, tokenizer_problems = with_tokenizer(resolved)
@@ -113,10 +114,10 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
     """The model to begin with, and the options that it and the task fill.
 
     Raises:
-        CheckpointError: there is no such checkpoint.
+        CheckpointError: there is no such checkpoint, or it is of a model that the task has no use for.
     """
     known = {_STEPS: Given(0, f"derived: --{_EPOCHS.partition('.')[2]}")}
-    task = given["task.task"].value
+    task = given[_TASK].value
     resumed = _resumed(given)
     pretrained = None
     folder = given["task.pretrained_checkpoint"].value
@@ -126,7 +127,8 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
         known |= _tokenizer_options(data, f"the checkpoint {resumed.folder / resumed.tag}")
     elif folder is not None:
         pretrained = open_pretrained(Path(folder))
-        _refuse_other_family(pretrained, task)
+        if task is not None:
+            _check_family(task, pretrained)
         known |= _model_options(pretrained.model.model_dump(), pretrained.label)
         known |= _tokenizer_options(pretrained.data, pretrained.label)
     if task is not None:
@@ -140,16 +142,15 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
     return pretrained, known
 
 
-def _refuse_other_family(pretrained: PretrainedModel, task: str | None) -> None:
-    """A GPT learns no task of a BERT, nor the other way round; its options would only make more problems.
-
-    Raises:
-        CheckpointError: the pretrained model is of the other family.
-    """
-    found, needed = pretrained.model.model_type, None if task is None else MODEL_OPTIONS[task]["model_type"]
-    if needed is not None and found != needed:
-        message = f"{task} is a task of a {needed.upper()}, and {pretrained.label} is a {found.upper()}"
-        raise CheckpointError(Problem(message, advice=f"give --pretrained-checkpoint a {needed.upper()}"))
+def _check_family(task: str, pretrained: PretrainedModel) -> None:
+    """Other problems of a model of the wrong family follow from that one, so it is told alone."""
+    needed, family = MODEL_OPTIONS[task]["model_type"], pretrained.model.model_type
+    if family == needed:
+        return
+    message = f"{task} finetunes a {needed.upper()}, and {pretrained.label} is a {family.upper()}"
+    others = ", ".join(name for name, options in MODEL_OPTIONS.items() if options["model_type"] == family)
+    advice = f"give another --pretrained-checkpoint, or a --task of a {family.upper()}: {others}"
+    raise CheckpointError(Problem(message, advice=advice))
 
 
 def _resumed(given: Mapping[str, Given]) -> FoundCheckpoint | None:
@@ -173,11 +174,13 @@ def _tokenizer_options(data: Mapping[str, Any], origin: str) -> dict[str, Given]
     return {f"data.{name}": Given(data[name], origin) for name in names if data.get(name) is not None}
 
 
-def _task_problems(given: Mapping[str, Given]) -> Iterator[Problem]:
+def _task_problems(given: Mapping[str, Given], failed: Collection[str]) -> Iterator[Problem]:
     """What a task needs, and what has no meaning with one."""
-    task = given["task.task"].value
+    task = given[_TASK].value
+    if task is None and _TASK in failed:
+        return  # reported where it was read
     if task is None:
-        choices = ", ".join(str(choice) for choice in all_options()["task.task"].choices)
+        choices = ", ".join(str(choice) for choice in all_options()[_TASK].choices)
         yield Problem("finetune.py trains a task, and none is given", advice=f"give --task, one of {choices}")
         return
     for name, value in MODEL_OPTIONS[task].items():
@@ -229,7 +232,7 @@ def _with_steps(
         steps = progress["step"] + max(0, left) // run.global_batch_size
     values, problems = {}, []
     if given[_STEPS].value is None:
-        origin = f"derived: {counted(epochs, 'epoch')} of {counted(num_examples, 'example')}"
+        origin = f"derived: {counted(epochs, 'epoch')} of {counted(num_examples, _unit(run))}"
         values[_STEPS] = Given(steps, origin)
     elif given[_EPOCHS].value is not None and given[_STEPS].value != steps:
         problems.append(
@@ -246,6 +249,11 @@ def _with_steps(
     return resolved.with_values(values), problems
 
 
+def _unit(run: RunConfig) -> str:
+    """What a batch is counted in: packed examples share sequences."""
+    return "sequence" if run.task.task == "SFT" and run.task.packing else "example"
+
+
 def _warmup_problems(resolved: ResolvedRun) -> Iterator[Problem]:
     """The rule that could not be checked before the number of steps was known."""
     given = {
@@ -260,6 +268,6 @@ def _notes(run: RunConfig, data: TaskData) -> Iterator[str]:
     of_epoch, _ = num_steps(len(data.train.examples), run.global_batch_size, 1)
     sets = ", ".join(f"{one.name} {len(one.examples)}" for one in (*data.valid, *data.test)) or "none"
     yield (
-        f"{data.task.name}: {counted(len(data.train.examples), 'training example')}, "
+        f"{data.task.name}: {counted(len(data.train.examples), f'training {_unit(run)}')}, "
         f"{counted(of_epoch, 'step')} an epoch; other sets: {sets}"
     )

@@ -28,6 +28,7 @@ TOKENIZER_OPTIONS = tuple(
     )
 )
 LAYOUT_OPTIONS = (TP, PP)
+_IMPORT = "; models of Hugging Face and Megatron-LM are imported first: megatron-ds checkpoint import"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def read_checkpoint(arguments: argparse.Namespace) -> NamedCheckpoint:
     Raises:
         CheckpointError: there is no such checkpoint, or it is of no model that this version knows.
     """
-    found = find_checkpoint(arguments.load, arguments.load_step)
+    found = find_checkpoint(arguments.load, arguments.load_step, otherwise=_IMPORT)
     manifest, folder = found.manifest, found.folder / found.tag
     label = f"the checkpoint {folder}"
     options = manifest.options.get("data", {})

@@ -33,7 +33,7 @@ def _pretrain(family: str, argv: Sequence[str]) -> None:
     try:
         resolved, found = preflight(argv, os.environ, family)
     except MegatronDsError as error:
-        print_what_is_known(argv)
+        print_what_is_known(argv, family)
         report_before_launch(error)
     if resolved.print_config:
         logger.info(describe(resolved))
@@ -70,10 +70,10 @@ def folder_of(resolved: ResolvedRun, found: FoundCheckpoint | None) -> Iterator[
         yield lock
 
 
-def print_what_is_known(argv: Sequence[str]) -> None:
+def print_what_is_known(argv: Sequence[str], family: str | None = None) -> None:
     """The notes on a run that has problems, of its options or others, and what ``--print-config`` can tell of it."""
-    known = draft(argv, os.environ)
-    resolved, problems = collect(argv, os.environ)
+    known = draft(argv, os.environ, family)
+    resolved, problems = collect(argv, os.environ, family=family)
     complete = None if problems else resolved
     if known.print_config:
         logger.info("%s\n", describe_draft(known) if complete is None else describe(complete))

@@ -20,14 +20,22 @@ from megatron_ds.config.merge import merge_batch_sizes, merge_claims
 from megatron_ds.config.notes import auto_notes, preset_notes
 from megatron_ds.config.passed_checks import passed_problems
 from megatron_ds.config.resolved import Draft, ResolvedRun
-from megatron_ds.config.rules import attention_backend_on_cpu, broken_rules, fp16_on_cpu, program_problems
+from megatron_ds.config.rules import (
+    PROGRAMS,
+    attention_backend_on_cpu,
+    broken_rules,
+    fp16_on_cpu,
+    program_problems,
+    task_is_named,
+)
 from megatron_ds.config.settings import Given, Settings, shortened, wrong_option_value
 from megatron_ds.errors import ConfigError, Problem, Source
 from megatron_ds.utils.text import counted
 
 _FAMILY = "model.model_type"
 # Each of these says what is trained on.
-_NAMES_OF_DATA = ("data.data_path", "data.train_data_path", "data.train_weighted_split_paths", "task.task")
+_TASK = "task.task"
+_NAMES_OF_DATA = ("data.data_path", "data.train_data_path", "data.train_weighted_split_paths", _TASK)
 
 
 @dataclass
@@ -112,11 +120,12 @@ def collect(
         raise SystemExit(0)
     sources = _read_all(line)
     if family is not None:
-        sources.preset.setdefault(_FAMILY, Given(family, program))
+        sources.preset.setdefault(_FAMILY, Given(family, PROGRAMS[family]))
     sources.preset = {**known, **sources.preset}
     settings, problems = _settled(sources, environ)
     if family is not None:
         problems += program_problems(family, settings)
+        problems += task_is_named(settings) if _TASK not in sources.failed else []
     problems = sources.problems + problems
     missing = _missing_options(settings, sources)
     problems += missing
@@ -131,15 +140,18 @@ def collect(
     return ResolvedRun(run, final, origins, "--print-config" in line.switches, notes), problems
 
 
-def draft(argv: Sequence[str], environ: Mapping[str, str]) -> Draft:
+def draft(argv: Sequence[str], environ: Mapping[str, str], family: str | None = None) -> Draft:
     """What is known of a run that can't be started: the values in force, rules and missing options aside.
 
     Args:
         argv: the words after the program's name.
         environ: the environment.
+        family: as that of `collect`.
     """
     line = parse_command_line(argv)
     sources = _read_all(line)
+    if family is not None:
+        sources.preset.setdefault(_FAMILY, Given(family, PROGRAMS[family]))
     settings, _ = _settled(sources, environ)
     missing = Given(None, "missing or wrong")
     values = {
@@ -148,7 +160,8 @@ def draft(argv: Sequence[str], environ: Mapping[str, str]) -> Draft:
         else Given(settings.value(path), settings.origin(path))
         for path, option in all_options().items()
     }
-    return Draft(values, "--print-config" in line.switches, tuple(_notes(sources, settings, environ)))
+    notes = tuple(_notes(sources, settings, environ))
+    return Draft(values, "--print-config" in line.switches, notes, frozenset(sources.failed))
 
 
 def _notes(sources: _Sources, settings: Settings, environ: Mapping[str, str]) -> Iterator[str]:
@@ -262,7 +275,7 @@ def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:
     ]
     if not absent:
         return []
-    names = [*absent, *(all_options()[path] for path in _needed_later(settings) if path not in sources.failed)]
+    names = [*absent, *(all_options()[path] for path in _needed_later(settings, sources) if path not in sources.failed)]
     lines = [f"{option.flag}, or {option.json_key} in a JSON" for option in names]
     for key, path in sources.file.autos.items():
         if path in [option.path for option in absent]:
@@ -276,12 +289,12 @@ def _missing_options(settings: Settings, sources: _Sources) -> list[Problem]:
     ]
 
 
-def _needed_later(settings: Settings) -> Iterator[str]:
+def _needed_later(settings: Settings, sources: _Sources) -> Iterator[str]:
     """Options that are missed when data and tokenizer are looked at, which nobody does without a run.
 
     A task's files are reported by the task.
     """
-    if not any(settings.value(path) for path in _NAMES_OF_DATA):
+    if not any(settings.value(path) or path in sources.failed for path in _NAMES_OF_DATA):
         yield "data.data_path"
     if settings.value("data.tokenizer_type") is None and settings.value("model.vocab_size") is None:
         yield "data.tokenizer_type"

@@ -80,8 +80,10 @@ class Draft:
         values: every option's value with its origin, by path; "missing or wrong" where a required one has none.
         print_config: True when the run was to be printed, not started.
         notes: as those of `ResolvedRun`.
+        failed: options whose given value is wrong, by path.
     """
 
     values: dict[str, Given]
     print_config: bool
     notes: tuple[str, ...]
+    failed: frozenset[str]

@@ -15,13 +15,17 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
     Names of options share many words (`size`, `parallel`, `iters`), so a name that looks near as a whole may well mean
     something else. A guess has to have every word of `word`, in their order and each spelt nearly alike, and at most
-    one word more; or the same letters, joined otherwise.
+    one word more; or the same letters, joined otherwise or in another case.
 
     Args:
         word: what was written.
         known: what could have been meant.
     """
-    near = difflib.get_close_matches(word, list(known), n=5, cutoff=0.6)
+    spellings = list(known)
+    for spelling in spellings:
+        if spelling.casefold() == word.casefold():
+            return spelling
+    near = difflib.get_close_matches(word, spellings, n=5, cutoff=0.6)
     return next((guess for guess in near if _is_slip(word, guess)), None)
 
 

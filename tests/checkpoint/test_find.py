@@ -80,6 +80,8 @@ def test_load_that_finds_nothing_is_a_problem_unless_a_fresh_start_is_allowed(tm
     found, problems = checkpoint_problems(_run("--load", str(tmp_path)), {})
     assert found is None
     assert "--allow-fresh-start" in problems[0].advice
+    _, (missing,) = checkpoint_problems(_run("--load", str(tmp_path / "first")), {})
+    assert "there is no folder" in missing.message and "--allow-fresh-start" in missing.advice
     found, problems = checkpoint_problems(_run("--load", str(tmp_path), "--allow-fresh-start"), {})
     assert (found, problems) == (None, [])
 

@@ -42,6 +42,13 @@ def test_token_types_are_those_that_are_given() -> None:
     assert "samples have tokens of two types" in only_problem(words(*BERT, "--num-tokentypes", "1"))
 
 
+def test_files_of_a_task_in_pretraining_are_a_problem_of_their_own() -> None:
+    _, found = collect(words("--epochs", "2"), environ(), "pretrain_gpt.py", "gpt")
+    assert [problem.message for problem in found] == ["epochs is given and task is not"]
+    _, found = collect(words("--epochs", "2", "--task", "cola"), environ(), "pretrain_gpt.py", "gpt")
+    assert [problem.advice for problem in found] == ["did you mean CoLA?"]
+
+
 @pytest.mark.parametrize("flags", [("--bert-no-binary-head",), ("--num-tokentypes", "2")])
 def test_options_of_bert_without_bert_are_a_problem(flags: tuple[str, ...]) -> None:
     assert "and model_type is gpt" in only_problem(words(*flags))

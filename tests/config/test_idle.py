@@ -42,9 +42,9 @@ def idle(argv, device="cpu", world_size=1):
             ["--bert-max-ngram", "2", "--bert-mask-type", "word", "--model-type", "bert"],
             "--bert-max-ngram has no effect without bert_mask_type ngram",
         ),
-        (["--split", "9,1,0", "--task", "SFT"], "--split has no effect with a task, which has examples of its own"),
+        (["--split", "9,1,0", "--task", "RACE"], "--split has no effect with a task, which has examples of its own"),
         (
-            ["--eval-iters", "7", "--task", "SFT"],
+            ["--eval-iters", "7", "--task", "RACE"],
             "--eval-iters has no effect with a task, whose sets are evaluated whole; 0 turns that off",
         ),
         (["--no-packing", "--task", "RACE"], "--no-packing has no effect without task SFT"),

@@ -297,6 +297,11 @@ def test_describe_shows_no_sizes_that_mean_nothing_or_are_given():
     assert table["optimizer.lr_decay_iters"] == "null default"
 
 
+def test_draft_of_a_program_has_its_family():
+    known = draft([], environ(), "bert")
+    assert table_of(describe_draft(known))["model.model_type"] == '"bert" pretrain_bert.py'
+
+
 def test_draft_of_a_run_with_problems_has_what_is_known():
     known = draft(["--model-preset", "gpt2_125m", "--print-config", "--micro-batch-size", "x"], environ())
     assert known.print_config

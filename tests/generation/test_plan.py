@@ -127,8 +127,10 @@ def test_model_that_sees_both_directions_is_refused(tmp_path: Path) -> None:
 
 
 def test_folder_without_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with pytest.raises(CheckpointError, match="holds no checkpoint") as caught:
         _plan(tmp_path, "--prompt", "a")
+    advice = caught.value.problems[0].advice or ""
+    assert "checkpoint import" in advice and "--allow-fresh-start" not in advice
 
 
 def test_texts_longer_than_those_of_training_are_noted_where_positions_are_not_learned(tmp_path: Path) -> None:

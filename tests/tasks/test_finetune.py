@@ -10,10 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from megatron_ds.checkpoint.find import best_step, find_checkpoint
+from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.errors import CheckpointError, ConfigError
 from megatron_ds.models import SequentialModel, bert_layers, initialize_weights
 from megatron_ds.mpu import ModelParallelUnit
 from tests.dist.pool import run_ranks
-from tests.tasks.toy import NO_DROPOUT, Outcome, finetune, plan_of, task_flags
+from tests.generation.checkpoints import random_checkpoint
+from tests.tasks.toy import GPT, NO_DROPOUT, Outcome, finetune, plan_of, task_flags
 
 TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
 BATCH = ("--global-batch-size", "4", "--micro-batch-size")
@@ -144,3 +147,37 @@ def test_loss_of_packed_examples_is_that_of_each_by_itself(tmp_path: Path) -> No
     assert len(packed.losses) < len(alone.losses)
     assert packed.metrics[0]["lm_loss"] == pytest.approx(alone.metrics[0]["lm_loss"], rel=1e-5)
     assert math.isfinite(packed.metrics[0]["lm_loss"])
+
+
+_WITHOUT_TASK = [*GPT, "--train-data", "x", "--epochs", "2", "--lr", "1e-3", "--micro-batch-size", "1"]
+
+
+def test_plan_of_a_misspelt_task_has_that_problem_alone() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of([*_WITHOUT_TASK, "--task", "cola"])
+    (problem,) = caught.value.problems
+    assert problem.advice == "did you mean CoLA?"
+
+
+def test_plan_without_a_task_asks_for_it_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan_of(_WITHOUT_TASK)
+    assert caught.value.problems[0].message == "finetune.py trains a task, and none is given"
+    assert "and task is not" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("flag", "unit"), [("--packing", "sequence"), ("--no-packing", "example")])
+def test_plan_counts_what_its_batches_are_made_of(flag: str, unit: str, tmp_path: Path) -> None:
+    plan = plan_of([*task_flags("SFT", tmp_path), "--micro-batch-size", "1", flag])
+    assert f" training {unit}s, " in plan.notes[0]
+    assert plan.resolved.origins["training.train_iters"].endswith(f" {unit}s")
+
+
+def test_plan_of_a_task_from_a_model_of_another_family_says_that_alone(tmp_path: Path) -> None:
+    model = ModelConfig(num_layers=1, hidden_size=16, num_attention_heads=2, seq_length=16, vocab_size=257)
+    folder = random_checkpoint(tmp_path / "gpt", model)
+    with pytest.raises(CheckpointError) as caught:
+        plan_of(["--task", "MNLI", "--train-data", "x", "--pretrained-checkpoint", str(folder)])
+    (problem,) = caught.value.problems
+    assert "MNLI finetunes a BERT, and" in problem.message and problem.message.endswith("is a GPT")
+    assert (problem.advice or "").endswith("a --task of a GPT: SFT")

@@ -84,6 +84,7 @@ __all__ = [
     "no_layer_matches",
     "padding_step",
     "program_problems",
+    "task_is_named",
     "too_little_padding",
     "warmup_ends_before_decay",
 ]
@@ -131,7 +132,6 @@ RULES: tuple[Rule, ...] = (
     one_schedule_counts,
     fresh_start_has_a_folder,
     attention_backend_fits,
-    task_is_named,
     pairs_fit_sequence,
     packed_examples_are_apart,
     instructions_have_no_prefix,

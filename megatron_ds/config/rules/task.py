@@ -43,7 +43,8 @@ def packed_examples_are_apart(settings: Settings) -> Iterator[Problem]:
         return
     is_packed = settings.value(_PACKING)
     for path in ("data.reset_position_ids", "data.reset_attention_mask"):
-        if settings.value(path) == is_packed:
+        # finetune.py turns them on where examples are packed; a run that is only resolved does not say.
+        if path not in settings or settings.value(path) == is_packed:
             continue
         source = settings.source(path)
         flag = source.name.replace("_", "-")

@@ -56,8 +56,13 @@ LAMBADA = ("--task", "LAMBADA", "--valid-data", "@lambada.jsonl")
 WIKITEXT = ("--task", "WIKITEXT103", "--valid-data", "@wiki")
 
 REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "no such task": (("--task", "SQUAD"), ("--task SQUAD is not one task that is known", "LAMBADA, WIKITEXT103")),
+    "no such task": (
+        ("--task", "SQUAD"),
+        ("--task SQUAD is not one task that", "LAMBADA, WIKITEXT103", "RACE"),
+    ),
     "misspelt task": (("--task", "SST2"), ("did you mean SST-2?",)),
+    "task in another case": (("--task", "cola"), ("did you mean CoLA?",)),
+    "task that only trains": (("--task", "SFT"), ("finetune.py --task SFT reports the loss",)),
     "two tasks": (("--task", "LAMBADA", "WIKITEXT103"), ("is not one task",)),
     "harness and own": (("--task", "lm_eval:x", "LAMBADA"), ("is not one task",)),
     "no file": (("--task", "LAMBADA"), ("--task LAMBADA needs a file", "--valid-data FILE")),
