@@ -53,6 +53,7 @@ def test_every_option_of_the_architecture_is_in_some_model() -> None:
     sizes = {"num_layers", "hidden_size", "num_attention_heads", "seq_length", "ffn_hidden_size", "vocab_size"}
     elsewhere = {"max_position_embeddings", "make_vocab_size_divisible_by", "untie_embeddings_and_output_weights"}
     elsewhere |= {"pad_vocab_size_to"}
+    elsewhere |= {"output_head", "num_classes"}  # tests/tasks/test_finetune.py
     # Numbers that change no formula; DeepNorm's factors and Llama 3's bounds are worked by hand in tests/models.
     numbers = {"layernorm_epsilon", "init_method_std", "hidden_dropout", "attention_dropout", "deepnorm_alpha"}
     numbers |= {"deepnorm_beta", "rope_low_freq_factor", "rope_high_freq_factor"}
