@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from megatron_ds.checkpoint.find import best_step
+from megatron_ds.checkpoint.find import best_step, find_checkpoint
 from megatron_ds.cli.errors import report_before_launch, run_or_exit
 from megatron_ds.cli.finetune_plan import plan_finetuning
 from megatron_ds.cli.pretrain import folder_of, print_what_is_known
@@ -51,4 +51,6 @@ def _finetune(argv: Sequence[str]) -> None:
 def _tell_the_best(save: str | None) -> None:
     best = None if save is None else best_step(Path(save))
     if best is not None:
-        logger.info("best checkpoint by its metric: %s", Path(str(save)) / f"global_step{best}")
+        found = find_checkpoint(Path(str(save)), best)
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in found.manifest.metrics.items())
+        logger.info("best checkpoint: %s (%s)", found.folder / found.tag, metrics)

@@ -122,6 +122,8 @@ def _what_is_known(given: Mapping[str, Given]) -> tuple[PretrainedModel | None, 
     pretrained = None
     folder = given["task.pretrained_checkpoint"].value
     if resumed is not None:
+        if task is not None:
+            _check_task(task, resumed)
         model, data = resumed.manifest.model, resumed.manifest.options.get("data", {})
         known |= _model_options(model, f"the checkpoint {resumed.folder / resumed.tag}")
         known |= _tokenizer_options(data, f"the checkpoint {resumed.folder / resumed.tag}")
@@ -151,6 +153,21 @@ def _check_family(task: str, pretrained: PretrainedModel) -> None:
     others = ", ".join(name for name, options in MODEL_OPTIONS.items() if options["model_type"] == family)
     advice = f"give another --pretrained-checkpoint, or a --task of a {family.upper()}: {others}"
     raise CheckpointError(Problem(message, advice=advice))
+
+
+def _check_task(task: str, resumed: FoundCheckpoint) -> None:
+    """A run goes on with its own task; what else would not fit another one's is not told beside that."""
+    options = resumed.manifest.options.get("task")
+    before = options.get("task") if isinstance(options, dict) else None
+    if before == task:
+        return
+    where, what = resumed.folder / resumed.tag, f"finetuning on {before}" if before else "pretraining"
+    raise CheckpointError(
+        Problem(
+            f"--load goes on with a run, and {where} is one of {what}, not of {task}",
+            advice=f"to begin {task} with its body, give the folder with --pretrained-checkpoint instead",
+        )
+    )
 
 
 def _resumed(given: Mapping[str, Given]) -> FoundCheckpoint | None:

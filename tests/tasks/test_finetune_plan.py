@@ -63,5 +63,7 @@ def test_plan_begins_with_the_body_of_a_model_of_another_task(tmp_path: Path) ->
     race = [*task_flags("RACE", tmp_path), *BATCH, "--pretrained-checkpoint", saved]
     model = plan_of(race).resolved.run.model
     assert (model.output_head, model.num_classes, model.num_layers) == ("multiple_choice", None, 2)
+    with pytest.raises(MegatronDsError, match=r"global_step1 is one of finetuning on MNLI, not of RACE"):
+        plan_of([*race[:-2], "--load", saved])
     with pytest.raises(MegatronDsError, match=r"SFT finetunes a GPT, and .* is a BERT"):
         plan_of([*task_flags("SFT", tmp_path), *BATCH, "--pretrained-checkpoint", saved])
