@@ -1,6 +1,6 @@
 """Megatron core's GPT by its public interface, with PyTorch's attention and without Transformer Engine or apex.
 
-Written against megatron-core 0.16's interface and NOT RUN where this was written, because the package was not installed
+Written from its public interface and NOT RUN where this was written, because the package was not installed
 there: a change of its interface shows as this contender's error line, and the others go on.
 
 The distributed optimizer stands for ZeRO-1: bf16 parameters, fp32 masters, gradients accumulated and reduced in fp32.
