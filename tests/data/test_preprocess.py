@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from megatron_ds.data.indexed_dataset import IndexedDataset
 from megatron_ds.data.json_lines import LineBatch, read_line_batches
 from megatron_ds.errors import ConfigError, DataError
 from megatron_ds.tokenizers import build_tokenizer
+from tests.full_disk import full_disk
 from tests.tokenizers.conftest import Flags, byte_level_bpe
 
 
@@ -176,13 +176,8 @@ def test_preprocess_bad_line_leaves_the_earlier_output(tmp_path: Path) -> None:
 
 def test_preprocess_full_disk_is_one_clear_error_and_nothing_stays(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in.jsonl", ["text" * 5000])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    try:
-        with pytest.raises(DataError, match=r"can't be written: .*File too large"):
-            run(source, tmp_path / "out" / "x")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(10_000), pytest.raises(DataError, match=r"can't be written: .*File too large"):
+        run(source, tmp_path / "out" / "x")
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -6,9 +6,9 @@ import hashlib
 import logging
 import os
 import re
-import resource
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from megatron_ds.checkpoint.pending import PendingFiles
 from megatron_ds.errors import CheckpointError
 from tests.dist.pool import RankError, run_ranks
 from tests.engine.saving_run import SavingRun
+from tests.full_disk import full_disk
 
 LAYOUTS = [Case(dp=2, zero=1), Case(dp=2, zero=3, precision="bf16"), Case(tp=2, pp=2, zero=1)]
 WAYS = [(), ("--async-save", "--save", "anywhere")]
@@ -63,19 +64,16 @@ def _limited_second_save(case: Case, folder: Path) -> list[str]:
     run.step_and_save()
     run.saver.finish()
     messages = []
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if run.mpu.global_rank == 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
-    run.step()
-    try:
-        run.saver(folder)
-        run.saver.finish()
-    except CheckpointError as error:
-        messages.append(str(error))
-    messages.append(",".join(sorted(path.name for path in folder.iterdir())))
-    messages.append(find_checkpoint(folder).tag)
-    torch.distributed.barrier()
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with full_disk(8192) if run.mpu.global_rank == 1 else nullcontext():
+        run.step()
+        try:
+            run.saver(folder)
+            run.saver.finish()
+        except CheckpointError as error:
+            messages.append(str(error))
+        messages.append(",".join(sorted(path.name for path in folder.iterdir())))
+        messages.append(find_checkpoint(folder).tag)
+        torch.distributed.barrier()
     run.saver.saved_step = None
     run.saver(folder)
     run.saver.finish()

@@ -14,7 +14,12 @@ from megatron_ds.config.partition import LAYER_CLASSES
 from megatron_ds.models import GptLoss, SequentialModel, gpt_layers, initialize_weights, whole_model_specs
 from megatron_ds.mpu import ModelParallelUnit, ShardSpec, Topology
 
-RUNS = sorted(path.stem for path in (presets_folder() / "runs").glob("gpt*.json"))
+RUNS = sorted(
+    path.stem
+    for path in (presets_folder() / "runs").glob("gpt*.json")
+    # Finetuning takes the model of its pretrained checkpoint.
+    if "task" not in json.loads(path.read_text())["megatron_ds"]
+)
 
 # Weights and biases of one GPT layer by hand: 4 h^2 + 4 h for attention, 8 h^2 + 5 h for the MLP, 4 h for two norms.
 GPT3_175B_PARAMETERS = 96 * (12 * 12288**2 + 13 * 12288) + (50257 + 2048) * 12288 + 2 * 12288

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import resource
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +28,7 @@ from megatron_ds.mpu import ModelParallelUnit, ShardSpec
 from megatron_ds.tokenizers.build import build_tokenizer
 from tests.checkpoint.huggingface.families import FAMILIES, save
 from tests.dist.pool import ROOT
+from tests.full_disk import full_disk
 
 STEP = 7
 
@@ -258,17 +256,6 @@ def _tool(*words: object) -> None:
     checkpoint_tools.main([str(word) for word in words])
 
 
-@contextmanager
-def _full_disk(num_bytes: int) -> Iterator[None]:
-    """No file may grow beyond so many bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize(
     ("command", "output"),
     [
@@ -284,7 +271,7 @@ def test_full_disk_is_named_as_the_reason_and_nothing_is_left(
     command: tuple[str, ...], output: str, tmp_path: Path
 ) -> None:
     _write(tmp_path / "run")
-    with _full_disk(2000), pytest.raises(CheckpointError, match=r"can't be written: .*File too large"):
+    with full_disk(2000), pytest.raises(CheckpointError, match=r"can't be written: .*File too large"):
         _tool(*command, "--input", tmp_path / "run", "--output", tmp_path / output)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
