@@ -37,6 +37,7 @@ from megatron_ds.models import (
     initialize_weights,
     model_layers,
     model_losses,
+    run_layers,
     whole_model_specs,
 )
 from megatron_ds.mpu import ModelParallelUnit
@@ -229,18 +230,6 @@ def batch_of_run(run: RunConfig, step: int, samples: int, mask_rule: MaskRule) -
     return with_prefixes(whole, range(step * samples, (step + 1) * samples), run.training.seed)
 
 
-def model_of(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
-    """The layers that a user with this run gets."""
-    data = run.data
-    return model_layers(
-        run.model,
-        mpu,
-        reset_position_ids=data.reset_position_ids,
-        reset_attention_mask=data.reset_attention_mask,
-        attention_backend=run.training.attention_backend,
-    )
-
-
 class TinyRun:
     """A built engine, with the data to feed it. Every rank makes one.
 
@@ -255,7 +244,7 @@ class TinyRun:
         self,
         case: Case,
         *,
-        layers: Callable[[RunConfig, ModelParallelUnit], list[LayerDef]] = model_of,
+        layers: Callable[[RunConfig, ModelParallelUnit], list[LayerDef]] = run_layers,
         loss: LossFunction | None = None,
         mask_rule: MaskRule = some_tokens_count,
     ) -> None:
@@ -428,7 +417,7 @@ def run_plain_pytorch(
     device = local_device()
     run = replace(case, tp=1, pp=1, dp=1, zero=0, precision="fp32", deepspeed_json="").resolve().run
     mpu = ModelParallelUnit.offline(device=device)
-    model = SequentialModel(model_of(run, mpu)).to(device)
+    model = SequentialModel(run_layers(run, mpu)).to(device)
     initialize_weights(model.named_parameters(), run.training.seed, mpu)
     initial_weights = _on_cpu(model)
     options = run.optimizer

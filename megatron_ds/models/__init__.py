@@ -2,7 +2,7 @@
 
 from megatron_ds.models.attention import AttentionScheme, check_kernel
 from megatron_ds.models.bert import bert_layers
-from megatron_ds.models.families import LossFunction, model_layers, model_losses
+from megatron_ds.models.families import LossFunction, model_layers, model_losses, run_layers
 from megatron_ds.models.gpt import GptLoss, gpt_layers
 from megatron_ds.models.init import initialize_weights
 from megatron_ds.models.layer_def import Activations, LayerDef, named_layer_parameters, tied_names
@@ -29,6 +29,7 @@ __all__ = [
     "model_losses",
     "named_layer_parameters",
     "recompute_core_attention",
+    "run_layers",
     "tied_names",
     "whole_model_specs",
     "with_recomputation",

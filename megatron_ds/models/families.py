@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from megatron_ds.config.blocks import ModelConfig
+from megatron_ds.config.blocks import ModelConfig, RunConfig
 from megatron_ds.models.bert import (
     MaskedLmLoss,
     bert_layers,
@@ -48,6 +48,22 @@ def model_layers(
         reset_position_ids=reset_position_ids,
         reset_attention_mask=reset_attention_mask,
         attention_backend=attention_backend,
+    )
+
+
+def run_layers(run: RunConfig, mpu: ModelParallelUnit) -> list[LayerDef]:
+    """The layers of a run's model, with what its data and its training need of them.
+
+    Args:
+        run: the run, with its vocabulary size known.
+        mpu: where this rank sits.
+    """
+    return model_layers(
+        run.model,
+        mpu,
+        reset_position_ids=run.data.reset_position_ids,
+        reset_attention_mask=run.data.reset_attention_mask,
+        attention_backend=run.training.attention_backend,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,20 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data import TrainingOrder
 from megatron_ds.data.batch import TrainingBatch
-from megatron_ds.data.loader import global_batches
 from megatron_ds.data.samples import DatasetOf
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.engine.distributed import Joined
-from megatron_ds.models import LayerDef, model_layers
+from megatron_ds.models import LayerDef, run_layers
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.tasks.epochs import EpochOrder, TaskDataset
 from megatron_ds.tasks.pretrained import BodyMatch, PretrainedModel
 from megatron_ds.tasks.task import Scores, TaskData, TaskSet
+from megatron_ds.training.batches import batches_of_run
+from megatron_ds.training.evaluation import means_over
 from megatron_ds.training.job import Evaluation, Judgement
 from megatron_ds.training.run_folder import writing_into
 from megatron_ds.utils.logging import logger
@@ -71,13 +70,7 @@ class FinetuningJob:
 
     def layers(self, mpu: ModelParallelUnit) -> list[LayerDef]:
         """The model's list of layers; packed examples see their own tokens only."""
-        return model_layers(
-            self.run.model,
-            mpu,
-            reset_position_ids=self.run.data.reset_position_ids,
-            reset_attention_mask=self.run.data.reset_attention_mask,
-            attention_backend=self.run.training.attention_backend,
-        )
+        return run_layers(self.run, mpu)
 
     def order(self) -> TrainingOrder:
         """Of the training examples."""
@@ -148,19 +141,11 @@ class TaskSamples:
     def _losses_and_scores(self, engine: TrainEngine, each: TaskSet) -> tuple[dict[str, float], Scores | None]:
         """The losses, each a mean over its labels, and the model's scores of each example in their order."""
         order = EpochOrder(len(each.examples), global_batch_size=self.run.global_batch_size, seed=None)
-        totals: defaultdict[str, float] = defaultdict(float)
-        counts: defaultdict[str, float] = defaultdict(float)
-        outputs: list[Tensor] = []
         steps = self._batches(TaskDataset(each.examples, order), 0)
-        for _ in range(order.steps_per_epoch):
-            result = engine.evaluate(next(steps), outputs=self.data.task.needs_scores)
-            for name, loss in result.losses.items():
-                count = float(result.counts[name])
-                totals[name] += float(loss) * count
-                counts[name] += count
-            if result.outputs is not None:
-                outputs.append(result.outputs.cpu())
-        losses = {name: total / max(counts[name], 1.0) for name, total in totals.items()}
+        needs_scores = self.data.task.needs_scores
+        results = [engine.evaluate(next(steps), outputs=needs_scores) for _ in range(order.steps_per_epoch)]
+        losses = means_over(results)
+        outputs = [result.outputs.cpu() for result in results if result.outputs is not None]
         if not outputs:
             return losses, None
         # [sequences, C] -> [samples, scores]: the choices of a sample are sequences one after the other.
@@ -168,16 +153,7 @@ class TaskSamples:
         return losses, scores.numpy()
 
     def _batches(self, dataset: DatasetOf[Any], consumed_samples: int) -> Iterator[list[TrainingBatch]]:
-        return global_batches(
-            dataset,
-            self.data.task.collate,
-            consumed_samples=consumed_samples,
-            micro_batch_size=self.run.training.micro_batch_size,
-            global_batch_size=self.run.global_batch_size,
-            dp_rank=self.mpu.dp_rank,
-            dp_size=self.mpu.dp_size,
-            num_workers=self.run.data.num_workers,
-        )
+        return batches_of_run(self.run, dataset, self.mpu, consumed_samples, self.data.task.collate)
 
     def _write_predictions(self, split: str, each: TaskSet, scores: Scores, step: int) -> None:
         """Writes ``DIR/predictions/step<N>/<split>_<set>.…``, on rank 0."""

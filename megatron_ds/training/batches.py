@@ -32,7 +32,7 @@ def rank_batches(
         mpu: where this rank sits.
         consumed_samples: samples that all ranks together have used before.
     """
-    steps = _batches(run, dataset, mpu, consumed_samples, _collate(run))
+    steps = batches_of_run(run, dataset, mpu, consumed_samples, _collate(run))
     if not run.model.prefix_lm:
         return steps
     return _with_prefixes(run, steps, mpu, consumed_samples)
@@ -53,13 +53,22 @@ def _collate(run: RunConfig) -> Callable[[Sequence[Any]], Any]:
     return partial(make_batch, vocab_size=vocab_size, boundaries=DocumentBoundaries.of(run.data))
 
 
-def _batches(
+def batches_of_run(
     run: RunConfig,
     dataset: DatasetOf[SampleT],
     mpu: ModelParallelUnit,
     consumed_samples: int,
     collate: Callable[[Sequence[SampleT]], BatchT],
 ) -> Iterator[list[BatchT]]:
+    """`global_batches` with the sizes of a run.
+
+    Args:
+        run: the sizes of batches, and the processes that read.
+        dataset: the samples.
+        mpu: where this rank sits.
+        consumed_samples: samples that all ranks together have used before.
+        collate: makes a micro-batch of samples.
+    """
     return global_batches(
         dataset,
         collate,

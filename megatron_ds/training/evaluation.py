@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from megatron_ds.config.blocks import RunConfig
 from megatron_ds.data.samples import DatasetOf
-from megatron_ds.engine.base import TrainEngine
+from megatron_ds.engine.base import EvalResult, TrainEngine
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
 
@@ -28,10 +29,18 @@ def mean_losses(
         mpu: where this rank sits.
     """
     batches = rank_batches(run, dataset, mpu, consumed_samples=0)
+    return means_over(engine.evaluate(micro_batches) for micro_batches in islice(batches, run.training.eval_iters))
+
+
+def means_over(results: Iterable[EvalResult]) -> dict[str, float]:
+    """The losses of several global batches together by name, each a mean over all labels.
+
+    Args:
+        results: of the batches.
+    """
     totals: defaultdict[str, float] = defaultdict(float)
     counts: defaultdict[str, float] = defaultdict(float)
-    for micro_batches in islice(batches, run.training.eval_iters):
-        result = engine.evaluate(micro_batches)
+    for result in results:
         for name, loss in result.losses.items():
             count = float(result.counts[name])
             totals[name] += float(loss) * count

@@ -16,7 +16,7 @@ from megatron_ds.data import Datasets, TrainingOrder, build_run_datasets, sample
 from megatron_ds.data.batch import TrainingBatch
 from megatron_ds.engine.base import TrainEngine
 from megatron_ds.engine.distributed import Joined, wait_for_all
-from megatron_ds.models import LayerDef, model_layers
+from megatron_ds.models import LayerDef, run_layers
 from megatron_ds.mpu import ModelParallelUnit
 from megatron_ds.training.batches import rank_batches
 from megatron_ds.training.evaluation import mean_losses
@@ -47,13 +47,7 @@ class PretrainingJob:
 
     def layers(self, mpu: ModelParallelUnit) -> list[LayerDef]:
         """The model's list of layers, with what the data needs of it."""
-        return model_layers(
-            self.run.model,
-            mpu,
-            reset_position_ids=self.run.data.reset_position_ids,
-            reset_attention_mask=self.run.data.reset_attention_mask,
-            attention_backend=self.run.training.attention_backend,
-        )
+        return run_layers(self.run, mpu)
 
     def order(self) -> TrainingOrder:
         """Of the training blend."""

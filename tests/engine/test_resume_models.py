@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.resume import CASES, EVAL_INTERVAL, MODEL_CASES, MODEL_STEPS, MODEL_STOP, compare
-from benchmarks.tiny_run import Case, batch_of_run, model_of, some_tokens_count
+from benchmarks.tiny_run import Case, batch_of_run, some_tokens_count
 from megatron_ds.checkpoint import Manifest, find_checkpoint
 from megatron_ds.config.blocks import RunConfig, TrainingConfig
 from megatron_ds.config.catalog import Option, all_options
-from megatron_ds.models import SequentialModel, initialize_weights
+from megatron_ds.models import SequentialModel, initialize_weights, run_layers
 from megatron_ds.mpu import ModelParallelUnit
 
 # Options that can be left out of the cases: they change neither the model nor how a step is worked out.
@@ -133,7 +133,7 @@ def test_exceptions_of_cases_are_options_that_no_case_has() -> None:
 def _model_of(run: RunConfig) -> tuple[dict[str, torch.Size], Tensor]:
     """Shapes of the parameters, and what a training pass with dropout gives, on one process."""
     mpu = ModelParallelUnit.offline(device=torch.device("cpu"))
-    model = SequentialModel(model_of(run, mpu))
+    model = SequentialModel(run_layers(run, mpu))
     initialize_weights(model.named_parameters(), run.training.seed, mpu)
     if run.training.bf16:
         model.bfloat16()
